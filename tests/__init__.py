@@ -1,0 +1,63 @@
+"""The tests, and what they share: exact arithmetic and runs of the real script."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from decimal import Decimal, localcontext
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, Sequence
+
+PROJECT = Path(__file__).resolve().parent.parent
+SCRIPT = PROJECT / "verify_attention_bias.py"
+DATA = PROJECT / "tests" / "data"
+
+DIGITS = 50
+
+
+def exact_scores(query: Sequence[float], keys: Sequence[Sequence[float]]) -> list[Decimal]:
+    """Return q . k / sqrt(d_k), the dot product exact and the rest at 50 digits."""
+    with localcontext() as context:
+        context.prec = DIGITS
+        root = Decimal(len(query)).sqrt()
+        dots = [sum(Fraction(a) * Fraction(b) for a, b in zip(query, key)) for key in keys]
+        return [Decimal(dot.numerator) / Decimal(dot.denominator) / root for dot in dots]
+
+
+def exact_softmax(row: Sequence[Decimal]) -> list[Decimal]:
+    """Return the weights of a row at 50 digits, by the definition of softmax."""
+    with localcontext() as context:
+        context.prec = DIGITS
+        powers = [score.exp() for score in row]
+        return [power / sum(powers) for power in powers]
+
+
+def close(actual: float, expected: Decimal | Fraction, tolerance: float = 1e-12) -> bool:
+    """Tell whether a float is the expected number, relatively or absolutely."""
+    error = abs(Fraction(actual) - Fraction(expected))
+    return error <= Fraction(tolerance) * max(1, abs(Fraction(expected)))
+
+
+def strict_json(text: str | bytes) -> Any:
+    """Parse RFC 8259 JSON: no NaN, no infinity, no name twice in an object."""
+
+    def constant(name: str) -> None:
+        raise ValueError(f"{name} is not JSON")
+
+    def no_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        if len(dict(pairs)) < len(pairs):
+            raise ValueError(f"a name stands twice in {[name for name, _ in pairs]}")
+        return dict(pairs)
+
+    value = json.loads(text, parse_constant=constant, object_pairs_hook=no_twins)
+    return value
+
+
+def run(*arguments: str, python: Sequence[str] = (), **options: Any) -> Any:
+    """Run the real script in a process of its own and return the completed process."""
+    command = [sys.executable, *python, str(SCRIPT), *arguments]
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
+    return subprocess.run(command, timeout=60, check=False, **options)

@@ -1,0 +1,402 @@
+"""Each of the eight checks: it passes, its claim holds by other means, and faults are caught."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import math
+import tempfile
+import unittest
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, Callable
+from unittest import mock
+
+import verify_attention_bias
+from tests import close, exact_scores, exact_softmax, strict_json
+from verify_attention_bias import KEY_BIAS, KEYS, QUERIES, QUERY_BIAS
+
+Row = list[float]
+Rows = list[list[float]]
+
+# Faults, each to stand in for scores or softmax. They have arithmetic of their own, and know the
+# built-in vectors where a bias is to go astray.
+
+BIASED_KEYS = [[4.0, -2.0], [3.0, -1.0], [2.0, -2.0]]
+BIASED_QUERIES = [[1.0, 1.0], [2.0, 0.0]]
+
+
+def dots(query: Row, keys: Rows) -> Row:
+    return [query[0] * key[0] + query[1] * key[1] for key in keys]
+
+
+def true_scores(query: Row, keys: Rows) -> Row:
+    return [dot / math.sqrt(2) for dot in dots(query, keys)]
+
+
+def true_softmax(row: Row) -> Row:
+    powers = [math.exp(score - max(row)) for score in row]
+    return [power / math.fsum(powers) for power in powers]
+
+
+def scores_without_scale(query: Row, keys: Rows) -> Row:
+    return dots(query, keys)
+
+
+def scores_over_d_k(query: Row, keys: Rows) -> Row:
+    return [dot / 2 for dot in dots(query, keys)]
+
+
+def scores_one_off(query: Row, keys: Rows) -> Row:
+    first, second, third = true_scores(query, keys)
+    return [first, second, third + 1e-10]
+
+
+def scores_key_bias_left_out(query: Row, keys: Rows) -> Row:
+    return true_scores(query, KEYS if keys == BIASED_KEYS else keys)
+
+
+def scores_key_bias_on_query(query: Row, keys: Rows) -> Row:
+    if keys == BIASED_KEYS:
+        return true_scores([query[0] + KEY_BIAS[0], query[1] + KEY_BIAS[1]], KEYS)
+    return true_scores(query, keys)
+
+
+def scores_key_bias_on_one_key(query: Row, keys: Rows) -> Row:
+    return true_scores(query, [KEYS[0], BIASED_KEYS[1], KEYS[2]] if keys == BIASED_KEYS else keys)
+
+
+def scores_query_bias_on_keys(query: Row, keys: Rows) -> Row:
+    if query in BIASED_QUERIES:
+        query = QUERIES[BIASED_QUERIES.index(query)]
+        keys = [[a + QUERY_BIAS[0], b + QUERY_BIAS[1]] for a, b in keys]
+    return true_scores(query, keys)
+
+
+def scores_query_bias_left_out(query: Row, keys: Rows) -> Row:
+    if query in BIASED_QUERIES:
+        query = QUERIES[BIASED_QUERIES.index(query)]
+    return true_scores(query, keys)
+
+
+def scores_second_query_unbiased(query: Row, keys: Rows) -> Row:
+    return true_scores(query, KEYS if query[0] == 2 else keys)
+
+
+def scores_per_key_bias_left_out(query: Row, keys: Rows) -> Row:
+    return true_scores(query, KEYS if keys == [KEYS[0], BIASED_KEYS[1], KEYS[2]] else keys)
+
+
+def scores_same_shift_for_all(query: Row, keys: Rows) -> Row:
+    if keys == BIASED_KEYS:
+        return [score + 3 / math.sqrt(2) for score in true_scores(query, KEYS)]
+    return true_scores(query, keys)
+
+
+def softmax_not_normalised(row: Row) -> Row:
+    return [math.exp(score - max(row)) for score in row]
+
+
+def softmax_constant(row: Row) -> Row:
+    return [1 / len(row)] * len(row)
+
+
+def softmax_zero(row: Row) -> Row:
+    return [0.0] * len(row)
+
+
+def softmax_nan(row: Row) -> Row:
+    return [math.nan] * len(row)
+
+
+def softmax_base_2(row: Row) -> Row:
+    powers = [2 ** (score - max(row)) for score in row]
+    return [power / math.fsum(powers) for power in powers]
+
+
+def softmax_not_shift_invariant(row: Row) -> Row:
+    squares = [1 + score * score for score in row]
+    return [square / math.fsum(squares) for square in squares]
+
+
+def softmax_one_off(row: Row) -> Row:
+    first, second, third = true_softmax(row)
+    return [first, second + 1e-9, third]
+
+
+class CheckTests:
+    """What is asked of each check: to pass, and to name what is off under each of its faults."""
+
+    name: str
+    faults: dict[Callable[..., Row], str]
+
+    def row(self: Any) -> dict[str, Any]:
+        return next(c for c in self.results["checks"] if c["name"] == self.name)
+
+    @classmethod
+    def setUpClass(cls: Any) -> None:
+        cls.results = verify_attention_bias.verify()
+        cls.conditions = cls.results["conditions"]
+        cls.exceptions = cls.results["exceptions"]
+
+    def test_passes(self: Any) -> None:
+        check = self.row()
+        self.assertIs(check["passed"], True)
+        self.assertEqual(check["failures"], [])
+        self.assertLess(check["max_error"], 1e-14)
+
+    def test_catches_its_faults(self: Any) -> None:
+        for fault, message in self.faults.items():
+            with self.subTest(fault=fault.__name__):
+                code, results, report = run_main(fault)
+                check = next(c for c in results["checks"] if c["name"] == self.name)
+                self.assertEqual(code, 1)
+                self.assertIs(results["passed"], False)
+                self.assertIs(check["passed"], False)
+                self.assertIn(message, check["failures"])
+                lines = report.splitlines()
+                at = next(i for i, line in enumerate(lines) if line.startswith(f"FAIL {self.name}"))
+                self.assertEqual(lines[at + 1], f"     {check['failures'][0]}")
+                self.assertLessEqual(max(map(len, lines)), 100)
+
+    def assert_close(self: Any, actual: Any, expected: Any) -> None:
+        """Compare floats, or equally long rows of them, with exact numbers."""
+        if isinstance(actual, list):
+            self.assertEqual(len(actual), len(expected))
+            for pair in zip(actual, expected):
+                self.assert_close(*pair)
+        else:
+            self.assertTrue(close(actual, expected), f"{actual!r} is not {expected}")
+
+
+def run_main(fault: Callable[..., Row]) -> tuple[int, dict[str, Any], str]:
+    """Run main with a fault in place; return its exit code, the JSON and the report."""
+    replaced = fault.__name__.split("_")[0]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "results.json")
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            with mock.patch.object(verify_attention_bias, replaced, fault):
+                code = verify_attention_bias.main(["--output", str(path)])
+        return code, strict_json(path.read_bytes()), printed.getvalue()
+
+
+class BaseScoresAndWeights(CheckTests, unittest.TestCase):
+    name = "base_scores_and_weights"
+    faults = {
+        scores_without_scale: "no_bias.scores[0][0] is 1.0, should be 0.7071067811865475",
+        scores_over_d_k: "no_bias.scores[0][2] is -0.5, should be -0.7071067811865475",
+        scores_one_off: "no_bias.scores[0][2] is -0.7071067810865475, should be -0.7071067811865475",
+        softmax_not_normalised: "no_bias.weights[0][0] is 1.0, should be 0.575975345215362",
+        softmax_constant: "no_bias.weights[0][2] is 0.3333333333333333, "
+        "should be 0.14002924504337805",
+        softmax_zero: "the sum of query_and_key_bias.weights[1] is 0.0, should be 1.0",
+        softmax_nan: "the sum of per_key_bias.weights[0] is nan, should be 1.0",
+        softmax_base_2: "no_bias.weights[0][0] is 0.5030784492722891, should be 0.575975345215362",
+        softmax_one_off: "the sum of level_keys.weights[0] is 1.000000001, should be 1.0",
+    }
+
+    def test_claim(self) -> None:
+        scores = exact_scores(QUERIES[0], KEYS)
+        self.assert_close(self.conditions["no_bias"]["scores"][0], scores)
+        self.assert_close(self.conditions["no_bias"]["weights"][0], exact_softmax(scores))
+        for condition in self.conditions.values():
+            for row in condition["weights"]:
+                self.assert_close(float(sum(map(Fraction, row))), 1)
+
+
+class KeyBiasShiftsScoresEqually(CheckTests, unittest.TestCase):
+    name = "key_bias_shifts_scores_equally"
+    faults = {
+        scores_key_bias_left_out: "(key_bias - no_bias).scores[0][0] is 0.0, "
+        "should be 2.1213203435596424",
+        scores_key_bias_on_query: "key_bias.scores[0][0] - [1] is 4.242640687119285, "
+        "should be 0.7071067811865475",
+        scores_key_bias_on_one_key: "(key_bias - no_bias).scores[0][2] is 0.0, "
+        "should be 2.1213203435596424",
+    }
+
+    def test_claim(self) -> None:
+        shift = exact_scores(QUERIES[0], [KEY_BIAS])[0]
+        before = self.conditions["no_bias"]["scores"][0]
+        after = self.conditions["key_bias"]["scores"][0]
+        self.assertEqual(shift * shift * 2, 9)
+        self.assert_close([a - b for a, b in zip(after, before)], [shift] * 3)
+        self.assertIs(self.conditions["key_bias"]["relative_scores_kept"], True)
+
+
+class KeyBiasKeepsWeights(CheckTests, unittest.TestCase):
+    name = "key_bias_keeps_weights"
+    faults = {
+        softmax_not_shift_invariant: "key_bias.weights[0][0] is 0.5142857142857142, "
+        "should be 0.375",
+        scores_key_bias_on_one_key: "key_bias.weights[0][1] is 0.7679179361387025, "
+        "should be 0.28399540974126003",
+    }
+
+    def test_claim(self) -> None:
+        self.assertEqual(self.row()["max_error"], 0.0)
+        scores = exact_scores(QUERIES[0], BIASED_KEYS)
+        self.assert_close(self.conditions["key_bias"]["weights"][0], exact_softmax(scores))
+        self.assertLess(self.conditions["key_bias"]["max_weight_change"], 1e-15)
+
+
+class QueryBiasChangesRelativeScores(CheckTests, unittest.TestCase):
+    name = "query_bias_changes_relative_scores"
+    faults = {
+        scores_query_bias_left_out: "query_bias.scores[1][0] - [1] is 2.1213203435596424, "
+        "should be 1.414213562373095",
+        scores_query_bias_on_keys: "(query_bias - no_bias).scores[0][1] is 0.0, "
+        "should be 0.7071067811865475",
+        softmax_constant: "query_bias.weights[0] moved by 0.0, should move by more than 1e-12",
+        softmax_base_2: "query_bias.weights[0][0] / [2] is 2.665144142690225, "
+        "should be 4.113250378782927",
+        softmax_zero: "query_bias.weights[0][0] / [1] is nan, should be 1.0",
+        softmax_nan: "query_bias.weights[1] moved by nan, should move by more than 1e-12",
+    }
+
+    def test_claim(self) -> None:
+        for i, (query, biased) in enumerate(zip(QUERIES, BIASED_QUERIES)):
+            scores = self.conditions["query_bias"]["scores"][i]
+            self.assert_close(scores, exact_scores(biased, KEYS))
+            weights = self.conditions["query_bias"]["weights"][i]
+            self.assert_close(weights, exact_softmax(exact_scores(biased, KEYS)))
+            before = exact_scores(query, KEYS)
+            for a, b in (0, 1), (0, 2), (1, 2):
+                between = [KEYS[a][0] - KEYS[b][0], KEYS[a][1] - KEYS[b][1]]
+                change = exact_scores(QUERY_BIAS, [between])[0]
+                self.assert_close(scores[a] - scores[b], before[a] - before[b] + change)
+        self.assertIs(self.conditions["query_bias"]["relative_scores_kept"], False)
+        self.assertGreater(self.conditions["query_bias"]["max_weight_change"], 0.16)
+
+
+class BothBiasesMatchQueryBias(CheckTests, unittest.TestCase):
+    name = "both_biases_match_query_bias"
+    faults = {
+        scores_key_bias_left_out: "query_and_key_bias.scores[0][0] is 0.7071067811865475, "
+        "should be 1.414213562373095",
+        scores_query_bias_left_out: "query_and_key_bias.scores[1][2] is 4.242640687119285, "
+        "should be 2.82842712474619",
+        softmax_not_shift_invariant: "query_and_key_bias.weights[0][2] is 0.14285714285714288, "
+        "should be 0.3333333333333333",
+    }
+
+    def test_claim(self) -> None:
+        both, alone = self.conditions["query_and_key_bias"], self.conditions["query_bias"]
+        for i, query in enumerate(QUERIES):
+            terms = [
+                exact_scores(query, KEYS),
+                exact_scores(QUERY_BIAS, KEYS),
+                exact_scores(query, [KEY_BIAS] * 3),
+                exact_scores(QUERY_BIAS, [KEY_BIAS] * 3),
+            ]
+            self.assert_close(both["scores"][i], [sum(column) for column in zip(*terms)])
+            self.assert_close(both["weights"][i], list(map(Fraction, alone["weights"][i])))
+
+
+class OtherQueryRow(CheckTests, unittest.TestCase):
+    name = "other_query_row"
+    faults = {
+        scores_second_query_unbiased: "(key_bias - no_bias).scores[1][1] is 0.0, "
+        "should be 5.65685424949238",
+        scores_same_shift_for_all: "from row 0 to row 1 the shift moved by 0.0, "
+        "should move by more than 1e-12",
+        softmax_one_off: "no_bias.weights[1][1] is 0.10167547651124892, "
+        "should be 0.10167547551124892",
+        softmax_not_shift_invariant: "key_bias.weights[1][0] is 0.5340314136125655, "
+        "should be 0.39999999999999997",
+    }
+
+    def test_claim(self) -> None:
+        shift = exact_scores(QUERIES[1], [KEY_BIAS])[0]
+        no_bias, key_bias = self.conditions["no_bias"], self.conditions["key_bias"]
+        self.assertEqual(shift * shift * 2, 64)
+        added = [a - b for a, b in zip(key_bias["scores"][1], no_bias["scores"][1])]
+        self.assert_close(added, [shift] * 3)
+        weights = exact_softmax(exact_scores(QUERIES[1], KEYS))
+        self.assert_close(no_bias["weights"][1], weights)
+        self.assert_close(key_bias["weights"][1], weights)
+
+
+class IneffectiveQueryBias(CheckTests, unittest.TestCase):
+    name = "ineffective_query_bias"
+    faults = {
+        scores_query_bias_left_out: "(level_keys_query_bias - level_keys).scores[0][2] is 0.0, "
+        "should be 0.7071067811865475",
+        scores_without_scale: "zero_query_bias.scores[0][0] is 1.0, "
+        "should be 0.7071067811865475",
+        softmax_not_shift_invariant: "level_keys_query_bias.weights[0][2] is "
+        "0.18181818181818182, should be 0.14002924504337805",
+    }
+
+    def test_claim(self) -> None:
+        scores = exact_scores(QUERIES[0], KEYS)
+        level = [[1, 1], [0, 1], [-1, 1]]
+        for name, row in {
+            "zero_query_bias": scores,
+            "level_keys": exact_scores(QUERIES[0], level),
+            "level_keys_query_bias": exact_scores(BIASED_QUERIES[0], level),
+        }.items():
+            self.assert_close(self.exceptions[name]["scores"], [row])
+            self.assert_close(self.exceptions[name]["weights"], [exact_softmax(scores)])
+
+
+class PerKeyBiasChangesWeights(CheckTests, unittest.TestCase):
+    name = "per_key_bias_changes_weights"
+    faults = {
+        scores_per_key_bias_left_out: "per_key_bias.scores[0][1] is 0.0, "
+        "should be 2.1213203435596424",
+        softmax_constant: "per_key_bias.weights[0] moved by 0.0, should move by more than 1e-12",
+        softmax_one_off: "per_key_bias.weights[0][1] is 0.7679179371387025, "
+        "should be 0.7679179361387025",
+    }
+
+    def test_claim(self) -> None:
+        scores = exact_scores(QUERIES[0], [KEYS[0], BIASED_KEYS[1], KEYS[2]])
+        self.assert_close(self.exceptions["per_key_bias"]["scores"], [scores])
+        self.assert_close(self.exceptions["per_key_bias"]["weights"], [exact_softmax(scores)])
+
+
+class AllChecks(unittest.TestCase):
+    def test_each_has_a_class_here(self) -> None:
+        names = [check["name"] for check in verify_attention_bias.verify()["checks"]]
+        self.assertEqual(names, [cls.name for cls in CheckTests.__subclasses__()])
+
+    def test_a_fault_leaves_the_checks_that_it_does_not_touch(self) -> None:
+        _, results, _ = run_main(scores_per_key_bias_left_out)
+        failed = [check["name"] for check in results["checks"] if not check["passed"]]
+        self.assertEqual(failed, ["per_key_bias_changes_weights"])
+
+    def test_what_is_no_number_is_null_in_the_json(self) -> None:
+        _, results, _ = run_main(softmax_nan)
+        self.assertIsNone(results["conditions"]["no_bias"]["weights"][0][0])
+        self.assertIsNone(results["checks"][0]["max_error"])
+
+    def test_a_row_of_another_length_is_off(self) -> None:
+        check = verify_attention_bias.Check("name", "claim")
+        check.equal("row", [1.0], [1.0, 2.0])
+        self.assertEqual(check.failures, ["row has 1 values, should have 2"])
+        self.assertIs(check.passed, False)
+
+    def test_the_tolerance_is_1e_12_relative_and_absolute(self) -> None:
+        for actual, expected, passed in (
+            (1.0, 1.0 + 9e-13, True),
+            (1.0, 1.0 + 1.1e-12, False),
+            (0.0, 9e-13, True),
+            (0.0, 1.1e-12, False),
+            (1e6, 1e6 + 9e-7, True),
+            (1e6, 1e6 + 1.1e-6, False),
+        ):
+            check = verify_attention_bias.Check("name", "claim")
+            check.equal("value", actual, expected)
+            self.assertIs(check.passed, passed, (actual, expected))
+            self.assertEqual(check.max_error, abs(actual - expected))
+
+    def test_the_tolerance_can_be_replaced(self) -> None:
+        with mock.patch.object(verify_attention_bias, "TOLERANCE", 0.0):
+            results = verify_attention_bias.verify()
+        self.assertIs(results["passed"], False)
+        self.assertEqual(results["tolerance"], {"relative": 0.0, "absolute": 0.0})
+
+
+if __name__ == "__main__":
+    unittest.main()
