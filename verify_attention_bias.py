@@ -389,11 +389,11 @@ def verdicts(conditions: Cases) -> list[str]:
 
 def check_lines(checks: list[dict[str, Any]]) -> list[str]:
     """Return a line for each check, and below one that failed the first value that is off."""
-    lines = [f"     {'check':34}  error  claim"]
+    lines = [f"     {'check':34} error claim"]
     for check in checks:
         verdict = "PASS" if check["passed"] else "FAIL"
         error = f"{check['max_error']:.1g}"
-        lines.append(f"{verdict} {check['name']:34}  {error:5}  {check['claim']}")
+        lines.append(f"{verdict} {check['name']:34} {error:5} {check['claim']}")
         if check["failures"]:
             first, *others = check["failures"]
             lines.append(f"     {first}")
@@ -450,7 +450,7 @@ def write(path: str, text: str) -> None:
         put(text, sys.stdout)
         return
     if not os.path.basename(path):
-        raise OSError(errno.EINVAL, "that names no file")
+        raise OSError(errno.EINVAL, "it names no file")
     try:
         mode = os.stat(path).st_mode
     except FileNotFoundError:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
 import subprocess
 import sys
+from collections.abc import Sequence
 from decimal import Decimal, localcontext
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, Sequence
+from typing import Any
 
 PROJECT = Path(__file__).resolve().parent.parent
 SCRIPT = PROJECT / "verify_attention_bias.py"
@@ -38,7 +38,7 @@ def exact_softmax(row: Sequence[Decimal]) -> list[Decimal]:
 def close(actual: float, expected: Decimal | Fraction, tolerance: float = 1e-12) -> bool:
     """Tell whether a float is the expected number, relatively or absolutely."""
     error = abs(Fraction(actual) - Fraction(expected))
-    return error <= Fraction(tolerance) * max(1, abs(Fraction(expected)))
+    return error <= Fraction(tolerance) * max(Fraction(1), abs(Fraction(expected)))
 
 
 def strict_json(text: str | bytes) -> Any:
@@ -52,8 +52,7 @@ def strict_json(text: str | bytes) -> Any:
             raise ValueError(f"a name stands twice in {[name for name, _ in pairs]}")
         return dict(pairs)
 
-    value = json.loads(text, parse_constant=constant, object_pairs_hook=no_twins)
-    return value
+    return json.loads(text, parse_constant=constant, object_pairs_hook=no_twins)
 
 
 def run(*arguments: str, python: Sequence[str] = (), **options: Any) -> Any:

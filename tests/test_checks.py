@@ -129,6 +129,9 @@ class CheckTests:
 
     name: str
     faults: dict[Callable[..., Row], str]
+    results: Any
+    conditions: Any
+    exceptions: Any
 
     def row(self: Any) -> dict[str, Any]:
         return next(c for c in self.results["checks"] if c["name"] == self.name)
@@ -185,7 +188,8 @@ class BaseScoresAndWeights(CheckTests, unittest.TestCase):
     faults = {
         scores_without_scale: "no_bias.scores[0][0] is 1.0, should be 0.7071067811865475",
         scores_over_d_k: "no_bias.scores[0][2] is -0.5, should be -0.7071067811865475",
-        scores_one_off: "no_bias.scores[0][2] is -0.7071067810865475, should be -0.7071067811865475",
+        scores_one_off: "no_bias.scores[0][2] is -0.7071067810865475, "
+        "should be -0.7071067811865475",
         softmax_not_normalised: "no_bias.weights[0][0] is 1.0, should be 0.575975345215362",
         softmax_constant: "no_bias.weights[0][2] is 0.3333333333333333, "
         "should be 0.14002924504337805",
@@ -322,8 +326,7 @@ class IneffectiveQueryBias(CheckTests, unittest.TestCase):
     faults = {
         scores_query_bias_left_out: "(level_keys_query_bias - level_keys).scores[0][2] is 0.0, "
         "should be 0.7071067811865475",
-        scores_without_scale: "zero_query_bias.scores[0][0] is 1.0, "
-        "should be 0.7071067811865475",
+        scores_without_scale: "zero_query_bias.scores[0][0] is 1.0, should be 0.7071067811865475",
         softmax_not_shift_invariant: "level_keys_query_bias.weights[0][2] is "
         "0.18181818181818182, should be 0.14002924504337805",
     }
