@@ -80,9 +80,7 @@ class Softmax(unittest.TestCase):
         for n in (1000, 4000):
             operations.clear()
             with mock.patch.object(math, "exp", side_effect=math.exp) as exp:
-                with mock.patch.object(
-                    verify_attention_bias.math, "fsum", side_effect=math.fsum
-                ) as fsum:
+                with mock.patch.object(math, "fsum", side_effect=math.fsum) as fsum:
                     softmax([Counted(j / n) for j in range(n)])
             self.assertEqual((exp.call_count, fsum.call_count), (n, 1))
             counts.append(len(operations))
