@@ -19,7 +19,7 @@ OLD = b"what was there before"
 
 # Root may write anywhere, so the process gives that right up, with all it imports at hand.
 UNPRIVILEGED = """
-import __future__, argparse, errno, gettext, json, locale, math, operator, os, stat, sys
+import __future__, argparse, errno, gettext, json, locale, math, operator, os, shutil, stat, sys
 code = compile(open(sys.argv[1], encoding="utf-8").read(), sys.argv[1], "exec")
 del sys.argv[0]
 if os.geteuid() == 0:
