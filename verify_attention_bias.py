@@ -37,11 +37,12 @@ from operator import add, mul, sub
 
 TYPE_CHECKING = False  # typing is slow to import, and only a type checker needs it
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from typing import Any, NoReturn, TextIO
 
     Vector = Sequence[float]
     Matrix = Sequence[Vector]
+    Each = Callable[[Matrix], Iterable[Vector]]
     Matrices = dict[str, list[list[float]]]
     Cases = dict[str, dict[str, Any]]
 
@@ -54,13 +55,19 @@ KEYS = [[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]]
 QUERY_BIAS = [0.0, 1.0]
 KEY_BIAS = [3.0, -2.0]
 
+FIELDS = "queries", "keys", "query_bias", "key_bias"
+BIASED = "key_bias", "query_bias", "query_and_key_bias"
+
 
 # The arithmetic
 
 
 def dot(a: Vector, b: Vector) -> float:
     """Return a . b, its products summed by math.fsum: the same last digit in every Python."""
-    return math.fsum(map(mul, a, b))
+    try:
+        return math.fsum(map(mul, a, b))
+    except (OverflowError, ValueError):
+        return math.nan  # infinite products, or a sum that is infinite on its way
 
 
 def plus(a: Vector, b: Vector) -> list[float]:
@@ -77,17 +84,23 @@ def scores(query: Vector, keys: Matrix) -> list[float]:
     """Return q . k_j / sqrt(d_k) for each key: one row of scores.
 
     query has shape (d_k,), keys (n_k, d_k), the result (n_k,). A ValueError is raised where a
-    key is not of the query's size. The formula is "Attention Is All You Need" (Vaswani et al.
-    2017), section 3.2.1, equation 1, before softmax.
+    key is not of the query's size, an OverflowError where a score leaves the range of float64.
+    The formula is "Attention Is All You Need" (Vaswani et al. 2017), section 3.2.1, equation 1,
+    before softmax.
 
     >>> scores([1, 0], [[1, 0], [0, 1], [-1, 0]])
     [0.7071067811865475, 0.0, -0.7071067811865475]
     """
     root = math.sqrt(len(query))
+    row = []
     for j, key in enumerate(keys):
         if len(key) != len(query):
             raise ValueError(f"keys[{j}] has {len(key)} values, the query has {len(query)}")
-    return [dot(query, key) / root for key in keys]
+        score = dot(query, key) / root
+        if not math.isfinite(score):
+            raise OverflowError(f"the score of keys[{j}] leaves the range of float64")
+        row.append(score)
+    return row
 
 
 def softmax(row: Vector) -> list[float]:
@@ -115,35 +128,56 @@ def softmax(row: Vector) -> list[float]:
 # The four conditions
 
 
-def attend(queries: Matrix, keys: Matrix) -> dict[str, Any]:
+def attend(queries: Matrix, keys: Matrix, each: Each = iter) -> dict[str, Any]:
     """Return the scores and the weights, (n_q, n_k) each, of queries and keys as they are."""
-    rows = [scores(query, keys) for query in queries]
+    rows: list[list[float]] = []
+    for query in each(queries):
+        try:
+            rows.append(scores(query, keys))
+        except OverflowError as error:
+            raise OverflowError(f"queries[{len(rows)}], {error}") from None
     return {"scores": rows, "weights": [softmax(row) for row in rows]}
 
 
-def compare(queries: Matrix, keys: Matrix, query_bias: Vector, key_bias: Vector) -> dict[str, Any]:
-    """Return the four conditions, those with a bias measured against the one without."""
-    biased_queries = [plus(query, query_bias) for query in queries]
-    biased_keys = [plus(key, key_bias) for key in keys]
-    conditions = {
-        "no_bias": attend(queries, keys),
-        "query_bias": attend(biased_queries, keys),
-        "key_bias": attend(queries, biased_keys),
-        "query_and_key_bias": attend(biased_queries, biased_keys),
-    }
-    before, *biased = conditions.values()
-    for after in biased:
-        changes = map(minus, after["weights"], before["weights"])
-        after["max_weight_change"] = max(max(map(abs, row)) for row in changes)
-        after["relative_scores_kept"] = all(map(moved_together, before["scores"], after["scores"]))
-    return conditions
+def add_bias(name: str, vectors: Matrix, bias: Vector) -> list[list[float]]:
+    """Return the queries or keys with their bias; an OverflowError names the sum out of range."""
+    biased = [plus(vector, bias) for vector in vectors]
+    for i, vector in enumerate(biased):
+        if not all(map(math.isfinite, vector)):
+            t = list(map(math.isfinite, vector)).index(False)
+            raise OverflowError(f"{name}[{i}][{t}] with its bias leaves the range of float64")
+    return biased
 
 
 def moved_together(before: Vector, after: Vector) -> bool:
     """Tell whether a row of scores moved by one common shift, up to rounding."""
-    shifts = minus(after, before)
+    shifts = [b / 2 - a / 2 for a, b in zip(before, after)]  # halves, as a shift may overflow
     largest = max(map(abs, [*before, *after]))
-    return max(shifts) - min(shifts) <= TOLERANCE * largest
+    return max(shifts) - min(shifts) <= TOLERANCE * largest / 2
+
+
+def compare(
+    queries: Matrix, keys: Matrix, query_bias: Vector, key_bias: Vector, *, each: Each = iter
+) -> dict[str, Any]:
+    """Return the four conditions, those with a bias measured against the one without.
+
+    each passes the queries of a condition on one by one, and may tell how far the work is.
+    """
+    biased_queries = add_bias("queries", queries, query_bias)
+    biased_keys = add_bias("keys", keys, key_bias)
+    conditions = {
+        "no_bias": attend(queries, keys, each),
+        "query_bias": attend(biased_queries, keys, each),
+        "key_bias": attend(queries, biased_keys, each),
+        "query_and_key_bias": attend(biased_queries, biased_keys, each),
+    }
+    before = conditions["no_bias"]
+    for name in BIASED:
+        after = conditions[name]
+        changes = map(minus, after["weights"], before["weights"])
+        after["max_weight_change"] = max(max(map(abs, row)) for row in changes)
+        after["relative_scores_kept"] = all(map(moved_together, before["scores"], after["scores"]))
+    return conditions
 
 
 def special_case(keys: Matrix, query_bias: Vector, key_biases: Matrix) -> dict[str, Any]:
@@ -331,27 +365,133 @@ def verify() -> dict[str, Any]:
     }
 
 
+# Vectors from a file
+
+
+def require(where: str, value: Any, *shape: int) -> None:
+    """Raise a ValueError that names the place where a value is not as it should be.
+
+    It should be a finite float or, with a shape, lists of them of these sizes, 0 for any.
+    """
+    kinds = {"dict": "an object", "list": "a list", "str": "a text", "float": "a number"}
+    kind = kinds.get(type(value).__name__) or json.dumps(value)
+    if not shape:
+        if kind != "a number":
+            raise ValueError(f"{where} is {kind}, should be a number")
+        if not math.isfinite(value):
+            raise ValueError(f"{where} is {value}, should be finite and in the range of float64")
+        return
+    size, *rest = shape
+    if kind != "a list":
+        raise ValueError(f"{where} is {kind}, should be a list of {'lists' if rest else 'numbers'}")
+    if not value:
+        raise ValueError(f"{where} is empty, should have length {size or 'at least 1'}")
+    # Nearly all vectors are as they should be: a look at each number would take long.
+    if rest or set(map(type, value)) != {float} or not all(map(math.isfinite, value)):
+        for i, item in enumerate(value):
+            require(f"{where}[{i}]", item, *rest)
+    if size not in (0, len(value)):
+        raise ValueError(f"{where} has length {len(value)}, should have {size} as queries[0] has")
+
+
+def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object; a ValueError names a field that is given twice."""
+    fields: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in fields:
+            raise ValueError(f"the field {name!a} is given twice")
+        fields[name] = value
+    return fields
+
+
+def read_inputs(path: str) -> dict[str, Any]:
+    """Return the vectors in a file, all numbers float; a ValueError says what is wrong."""
+    with open(0 if path == "-" else path, "rb", closefd=path != "-") as file:
+        raw = file.read()
+    try:
+        given = json.loads(raw.decode("utf-8-sig"), parse_int=float, object_pairs_hook=once)
+    except RecursionError:
+        raise ValueError("nested too deeply, should be lists of numbers in an object") from None
+    except ValueError as error:
+        raise ValueError(f"{error}; should be one JSON object in UTF-8") from None
+    names = ", ".join(FIELDS)
+    if not isinstance(given, dict):
+        raise ValueError(f"no JSON object, should be one with the fields {names}")
+    for name in {**dict.fromkeys(FIELDS), **given}:
+        if name not in given:
+            raise ValueError(f"the field {name} is missing, should be there beside {names}")
+        if name not in (*FIELDS, "description"):
+            raise ValueError(f"the field {name!a} is unknown, should be among {names}, description")
+    if not isinstance(given.get("description", ""), str):
+        raise ValueError("description should be a text")
+    try:
+        d_k = len(given["queries"][0])
+    except (LookupError, TypeError):
+        d_k = 0  # which require explains
+    for name in FIELDS:
+        require(name, given[name], *((0, d_k) if name in ("queries", "keys") else (d_k,)))
+    return {name: given[name] for name in ("description", *FIELDS) if name in given}
+
+
+def measure(path: str) -> dict[str, Any]:
+    """Compute the vectors in a file; return what the JSON holds for them."""
+    show("reading")
+    inputs = read_inputs(path)
+    total = 4 * len(inputs["queries"])
+    done = 0
+
+    def each(queries: Matrix) -> Iterable[Vector]:
+        nonlocal done
+        for query in queries:
+            if done % (total // 100 + 1) == 0:
+                show(f"computing, {100 * done // total}%")
+            done += 1
+            yield query
+
+    conditions = compare(*[inputs[name] for name in FIELDS], each=each)
+    show("writing")
+    tolerance = {"relative": TOLERANCE, "absolute": TOLERANCE}
+    return {"tolerance": tolerance, "inputs": inputs, "conditions": conditions}
+
+
+def show(text: str) -> None:
+    """Show on a terminal how far the run is, in place of what was shown before."""
+    if sys.stderr is not None and sys.stderr.isatty():
+        print(f"\r{text:16}\r", end="", file=sys.stderr, flush=True)
+
+
 # The JSON
 
 
-def to_json(value: Any, indent: str = "\n") -> str:
-    """Return JSON text with a vector, as any other list of plain values, on one line."""
+def json_parts(value: Any, indent: str = "\n") -> Iterator[str]:
+    """Yield JSON text in parts: a vector, as any list of plain values, is on one line."""
     deeper = indent + "  "
     if isinstance(value, dict):
-        items = [f'"{key}": {to_json(item, deeper)}' for key, item in value.items()]
-        return "{" + deeper + f",{deeper}".join(items) + indent + "}"
-    if isinstance(value, list) and value and isinstance(value[0], (dict, list, str)):
-        items = [to_json(item, deeper) for item in value]
-        return "[" + deeper + f",{deeper}".join(items) + indent + "]"
-    return json.dumps(value)
+        opening, closing, items = "{", "}", [(f'"{key}": ', item) for key, item in value.items()]
+    elif isinstance(value, list) and value and isinstance(value[0], (dict, list, str)):
+        opening, closing, items = "[", "]", [("", item) for item in value]
+    else:
+        yield json.dumps(value)
+        return
+    for name, item in items:
+        yield opening + deeper + name
+        yield from json_parts(item, deeper)
+        opening = ","
+    yield indent + closing
+
+
+def to_json(value: Any) -> str:
+    return "".join(json_parts(value)) + "\n"
 
 
 # The report
 
 
 def fixed(number: float) -> str:
-    """Return a number to six decimals, a zero without a sign."""
-    return f"{round(number, 6) + 0.0:.6f}"
+    """Return a number to six decimals, fewer for a large one, a zero without a sign."""
+    if abs(number) < 100:
+        return f"{round(number, 6) + 0.0:.6f}"
+    return f"{number:.3f}" if abs(number) < 10000 else f"{number:.2e}"
 
 
 def vector(values: Vector) -> str:
@@ -363,7 +503,7 @@ def table(conditions: Cases) -> list[str]:
     """Return the first query row as lines, the conditions of equal weights next to each other."""
     lines = [f"{'condition':18}  {'key':7}  {'score':>9}  {'bias adds':>9}  {'weight':>8}"]
     unbiased = conditions["no_bias"]["scores"][0]
-    for name in "no_bias", "key_bias", "query_bias", "query_and_key_bias":
+    for name in "no_bias", *BIASED:
         label = name.replace("_", " ")
         rows = conditions[name]["scores"][0], unbiased, conditions[name]["weights"][0]
         for j, (score, before, weight) in enumerate(zip(*rows)):
@@ -377,14 +517,34 @@ def table(conditions: Cases) -> list[str]:
 
 
 def verdicts(conditions: Cases) -> list[str]:
-    """Return what each bias did to the scores and weights of all rows, a line each."""
-    lines = [f"{'all rows':18}  {'scores moved by':24}  largest weight change"]
-    for name in "key_bias", "query_bias", "query_and_key_bias":
-        condition = conditions[name]
-        moved_by = "a common shift" if condition["relative_scores_kept"] else "a relative change"
-        change = condition["max_weight_change"]
-        lines.append(f"{name.replace('_', ' '):18}  {moved_by:24}  {change:.6g}")
-    return lines
+    """Return what each bias did to the scores and weights of all rows."""
+    lines = [f"{'all rows':18}  {'scores moved by':17}  {'weights':7}  largest weight change"]
+    notes = []
+    before = conditions["no_bias"]
+    for name in BIASED:
+        after = conditions[name]
+        label, change = name.replace("_", " "), after["max_weight_change"]
+        moved_by, weights = "a relative change", "kept" if change <= TOLERANCE else "changed"
+        if after["relative_scores_kept"]:
+            moved_by = "a common shift"
+            if weights == "changed":
+                weights = "rounded"
+                rows = after["scores"] + before["scores"]
+                largest = max(max(map(abs, row)) for row in rows)
+                notes += [
+                    f"{label}: a common shift moves no weight in exact arithmetic. This is",
+                    f"rounding: float64 has a spacing of {math.ulp(largest):.2g} at the largest "
+                    f"score, {largest:.6g}.",
+                ]
+        place = next(
+            f" at weights[{i}][{j}]"
+            for i, rows in enumerate(zip(after["weights"], before["weights"]))
+            for j, (p, q) in enumerate(zip(*rows))
+            if not abs(p - q) < change
+        )
+        place = place if change else ""
+        lines.append(f"{label:18}  {moved_by:17}  {weights:7}  {change:.6g}{place}")
+    return lines + notes
 
 
 def check_lines(checks: list[dict[str, Any]]) -> list[str]:
@@ -399,28 +559,36 @@ def check_lines(checks: list[dict[str, Any]]) -> list[str]:
             lines.append(f"     {first}")
             if others:
                 lines.append(f"     and {len(others)} more, listed in the JSON")
-    return lines
+    return [*lines, ""]
 
 
-def report(results: dict[str, Any], where: str) -> str:
+def report(results: dict[str, Any], where: str | None) -> str:
     """Return the report, in ASCII; where is the place that the JSON went to."""
-    checks = results["checks"]
-    passed = sum(check["passed"] for check in checks)
-    keys = ", ".join(map(vector, KEYS))
-    lines = [
-        "Query bias and key bias in one attention head, score = q . k / sqrt(d_k)",
-        f"q = {vector(QUERIES[0])}   keys = {keys}   "
-        f"b_Q = {vector(QUERY_BIAS)}   b_K = {vector(KEY_BIAS)}",
-        "",
-        *table(results["conditions"]),
-        *verdicts(results["conditions"]),
-        "",
-        *check_lines(checks),
-        "",
+    inputs, conditions = results["inputs"], results["conditions"]
+    checks = results.get("checks", [])
+    keys = inputs["keys"]
+    lines = ["Query bias and key bias in one attention head, score = q . k / sqrt(d_k)"]
+    end = f"wrote {where}" if where else "nothing written, as there is no --output"
+    if checks:
+        lines.append(
+            f"q = {vector(inputs['queries'][0])}   keys = {', '.join(map(vector, keys))}   "
+            f"b_Q = {vector(inputs['query_bias'])}   b_K = {vector(inputs['key_bias'])}"
+        )
+        passed = sum(check["passed"] for check in checks)
+        end = f"{passed} of {len(checks)} checks passed at tolerance {TOLERANCE:g}, {end}"
+    else:
+        lines.append(f"queries: {len(inputs['queries'])}, keys: {len(keys)}, d_k: {len(keys[0])}")
+        if "description" in inputs:
+            lines.append(ascii(inputs["description"])[:80])
+    lines.append("")
+    if len(keys) <= 8:
+        lines += table(conditions)
+    lines += [*verdicts(conditions), "", *(check_lines(checks) if checks else [])]
+    lines += [
         "Scope: one head, q and k of the same size, the same b_K on every key,",
         "softmax over a row. A property of this formula, no advice to take a bias out.",
         "",
-        f"{passed} of {len(checks)} checks passed at tolerance {TOLERANCE:g}, wrote {where}",
+        end,
     ]
     return "\n".join(lines).encode("ascii", "backslashreplace").decode() + "\n"
 
@@ -482,10 +650,19 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: error: {' '.join(message.splitlines())}\n")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; return 0 where every check passed, otherwise 1.
+def same_file(one: str, other: str) -> bool:
+    """Tell whether two names lead to one file; the first may be - for standard input."""
+    try:
+        there = os.fstat(0) if one == "-" else os.stat(one)
+        return os.path.samestat(there, os.stat(other))
+    except (OSError, ValueError):
+        return False
 
-    Bad usage and an output that cannot be written raise SystemExit(2).
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; return 0, or 1 where a check failed.
+
+    Bad usage, unreadable input and an output that cannot be written raise SystemExit(2).
     """
     parser = Parser(
         prog="verify_attention_bias.py",
@@ -494,32 +671,55 @@ def main(argv: Sequence[str] | None = None) -> int:
         epilog="example: python3 verify_attention_bias.py --output results.json",
     )
     parser.add_argument(
+        "--input",
+        metavar="FILE",
+        help="compare your own vectors, in the form of inputs in results.json; - is standard input",
+    )
+    parser.add_argument(
         "--output",
         metavar="FILE",
-        default="results.json",
-        help="where to write the JSON; - is standard output (default: %(default)s)",
+        help="where to write the JSON; - is standard output "
+        "(default: results.json, with --input none)",
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
-    output = parser.parse_args(argv).output
+    args = parser.parse_args(argv)
+    output = args.output
 
-    results = verify()
-    text = to_json(results)
-    if not results["passed"]:
-        # A faulty softmax may give NaN or infinity: JSON has only null for them.
-        text = to_json(json.loads(text, parse_constant=lambda _: None))
-    try:
-        write(output, text + "\n")
-    except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or error
-        parser.error(f"cannot write {output!r}: {why}; try another --output, or - to print it")
+    if args.input is None:
+        output = "results.json" if output is None else output
+        results = verify()
+    else:
+        if output is not None and same_file(args.input, output):
+            parser.error(f"the output {output!r} is the input, should be another file")
+        try:
+            results = measure(args.input)
+        except (OSError, ValueError, OverflowError) as error:
+            why = getattr(error, "strerror", None) or error
+            parser.error(f"cannot use {args.input!r}: {why}; --input takes the vectors as JSON")
 
-    stream, where = (sys.stderr, "to standard output") if output == "-" else (sys.stdout, output)
+    if output is not None:
+        text = to_json(results)
+        if not results.get("passed", True):
+            # A faulty softmax may give NaN or infinity: JSON has only null for them.
+            text = to_json(json.loads(text, parse_constant=lambda _: None))
+        try:
+            write(output, text)
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or error
+            parser.error(f"cannot write {output!r}: {why}; try another --output, or - to print it")
+    if args.input is not None:
+        show("")
+
+    stream, where = (
+        (sys.stderr, "the JSON to standard output") if output == "-" else (sys.stdout, output)
+    )
     if stream is not None:
         try:
             put(report(results, where), stream)
         except OSError as error:
-            parser.error(f"cannot print the report: {error.strerror}; the JSON is written")
-    return 0 if results["passed"] else 1
+            done = "; the JSON is written" if where else ""
+            parser.error(f"cannot print the report: {error.strerror}{done}")
+    return 0 if results.get("passed", True) else 1
 
 
 if __name__ == "__main__":

@@ -28,10 +28,10 @@ def exact_scores(query: Sequence[float], keys: Sequence[Sequence[float]]) -> lis
 
 
 def exact_softmax(row: Sequence[Decimal]) -> list[Decimal]:
-    """Return the weights of a row at 50 digits, by the definition of softmax."""
+    """Return the softmax of a row at 50 digits, the row shifted into the range of exp."""
     with localcontext() as context:
         context.prec = DIGITS
-        powers = [score.exp() for score in row]
+        powers = [(score - max(row)).exp() for score in row]
         return [power / sum(powers) for power in powers]
 
 

@@ -72,7 +72,7 @@ class Usage(InAFolder):
         done = run("--output", "-", cwd=self.folder)
         self.assertEqual((done.returncode, done.stdout), (0, COMMITTED))
         self.assertEqual(done.stderr.splitlines()[:-1], printed.splitlines()[:-1])
-        self.assertTrue(done.stderr.rstrip().endswith(b", wrote to standard output"))
+        self.assertTrue(done.stderr.rstrip().endswith(b", wrote the JSON to standard output"))
         self.assertEqual(self.names(), ["results.json"])
 
     def test_the_report_is_ascii_and_fits_a_terminal(self) -> None:

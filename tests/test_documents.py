@@ -12,7 +12,7 @@ import unittest
 from typing import Any
 
 import verify_attention_bias
-from tests import PROJECT, SCRIPT
+from tests import DATA, PROJECT, SCRIPT
 
 README = (PROJECT / "README.md").read_text("utf-8")
 
@@ -39,11 +39,15 @@ def load_tests(loader: Any, tests: unittest.TestSuite, pattern: Any) -> unittest
 
 
 class Documents(unittest.TestCase):
-    def test_the_sample_report_is_the_real_one(self) -> None:
+    def test_the_sample_reports_are_the_real_ones(self) -> None:
+        built_in, head = blocks("text")
         with tempfile.TemporaryDirectory() as folder:
-            command = [sys.executable, str(SCRIPT), "--output", "results.json"]
+            command = [sys.executable, str(SCRIPT)]
             report = subprocess.check_output(command, cwd=folder, text=True)
-        self.assertEqual(blocks("text"), [report])
+            command += ["--input", str(DATA / "minilm-layer0-head0.json")]
+            head_report = subprocess.check_output(command, cwd=folder, text=True)
+        self.assertEqual(built_in, report)
+        self.assertIn(f"\n\n{head}\n", head_report)
 
     def test_the_two_commands_are_those_of_the_build(self) -> None:
         commands = blocks("sh")[0].splitlines()
