@@ -55,8 +55,10 @@ KEYS = [[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]]
 QUERY_BIAS = [0.0, 1.0]
 KEY_BIAS = [3.0, -2.0]
 
+SCOPE = "one head, q and k of the same size, the same b_K on every key,\nsoftmax over a row"
 FIELDS = "queries", "keys", "query_bias", "key_bias"
 BIASED = "key_bias", "query_bias", "query_and_key_bias"
+PAIRED = "no_bias", *BIASED  # in this order, conditions of equal weights are neighbours
 
 
 # The arithmetic
@@ -495,15 +497,16 @@ def fixed(number: float) -> str:
 
 
 def vector(values: Vector) -> str:
-    """Return a vector as a text: (2, -1)."""
-    return f"({', '.join(f'{value:g}' for value in values)})"
+    """Return a vector as a text, its first three numbers at the most: (2, -1)."""
+    numbers = [f"{value:.4g}" for value in values[:3]] + ["..."] * (len(values) > 3)
+    return f"({', '.join(numbers)})"
 
 
 def table(conditions: Cases) -> list[str]:
     """Return the first query row as lines, the conditions of equal weights next to each other."""
     lines = [f"{'condition':18}  {'key':7}  {'score':>9}  {'bias adds':>9}  {'weight':>8}"]
     unbiased = conditions["no_bias"]["scores"][0]
-    for name in "no_bias", *BIASED:
+    for name in PAIRED:
         label = name.replace("_", " ")
         rows = conditions[name]["scores"][0], unbiased, conditions[name]["weights"][0]
         for j, (score, before, weight) in enumerate(zip(*rows)):
@@ -562,13 +565,14 @@ def check_lines(checks: list[dict[str, Any]]) -> list[str]:
     return [*lines, ""]
 
 
-def report(results: dict[str, Any], where: str | None) -> str:
-    """Return the report, in ASCII; where is the place that the JSON went to."""
+def report(results: dict[str, Any], outputs: list[str]) -> str:
+    """Return the report, in ASCII; it ends with the names of what was written."""
     inputs, conditions = results["inputs"], results["conditions"]
     checks = results.get("checks", [])
     keys = inputs["keys"]
     lines = ["Query bias and key bias in one attention head, score = q . k / sqrt(d_k)"]
-    end = f"wrote {where}" if where else "nothing written, as there is no --output"
+    names = ["to standard output" if name == "-" else name for name in outputs]
+    end = f"wrote {' and '.join(names)}" if names else "nothing written, as there is no --output"
     if checks:
         lines.append(
             f"q = {vector(inputs['queries'][0])}   keys = {', '.join(map(vector, keys))}   "
@@ -585,12 +589,88 @@ def report(results: dict[str, Any], where: str | None) -> str:
         lines += table(conditions)
     lines += [*verdicts(conditions), "", *(check_lines(checks) if checks else [])]
     lines += [
-        "Scope: one head, q and k of the same size, the same b_K on every key,",
-        "softmax over a row. A property of this formula, no advice to take a bias out.",
+        f"Scope: {SCOPE}. A property of this formula, no advice to take a bias out.",
         "",
         end,
     ]
     return "\n".join(lines).encode("ascii", "backslashreplace").decode() + "\n"
+
+
+# The chart
+
+SVG = """\
+<svg xmlns="http://www.w3.org/2000/svg" width="800" height="{0}" viewBox="0 0 800 {0}"
+ role="img" aria-labelledby="title desc" font-family="Helvetica, Arial, sans-serif" font-size="16">
+<title id="title">Attention weights of the first query under four bias conditions</title>
+<desc id="desc">A bar for each key and condition. {1}.</desc>
+<style>
+.page {{ fill: #ffffff; stroke: #bbbbbb }} text {{ fill: #1a1a1a }} .bold {{ font-weight: bold }}
+.first {{ fill: #1f5a96 }} .second {{ fill: #f0a93c }} .key {{ text-anchor: end }}
+@media (prefers-color-scheme: dark) {{
+  .page {{ fill: #161b22; stroke: #444444 }} text {{ fill: #f0f0f0 }} .first {{ fill: #3f7fc4 }}
+}}
+</style>
+<rect class="page" x="1" y="1" width="798" height="{2}" rx="6"/>
+{3}
+</svg>
+"""
+TEXT = '<text class="{}" x="{:.0f}" y="{}">{}</text>'
+BAR = '<rect class="{}" x="290" y="{}" width="{:.3f}" height="18"/>'
+
+
+def chart(results: dict[str, Any]) -> str:
+    """Return an SVG of the weights of the first query, the conditions of equal weights in pairs.
+
+    Of more than eight keys it shows the seven with the largest weights, and one bar for the rest.
+    """
+    from html import escape
+
+    inputs, conditions = results["inputs"], results["conditions"]
+    keys = inputs["keys"]
+    rows = {name: conditions[name]["weights"][0] for name in PAIRED}
+    order = sorted(range(len(keys)), key=lambda j: -max(row[j] for row in rows.values()))
+    most = 8 if len(keys) <= 8 else 7
+    shown, rest = sorted(order[:most]), order[most:]
+    label = "keys[{}] = {}" if "checks" in results else "keys[{}]"
+    labels = [label.format(j, vector(keys[j])) for j in shown]
+    heads = [f"b_Q = {vector(inputs['query_bias'])}, b_K = {vector(inputs['key_bias'])}"]
+    if "description" in inputs:
+        heads.append("".join(c if c.isprintable() else " " for c in inputs["description"][:88]))
+    if rest:
+        labels.append(f"the other {len(rest)}")
+        heads.append(
+            f"The {most} keys of the largest weights, and one bar for the other {len(rest)}."
+        )
+
+    y = 38
+    parts = [TEXT.format("bold", 24, y, "Attention weights of the first query")]
+    for head in heads:
+        y += 26
+        parts.append(TEXT.format("head", 24, y, escape(head)))
+    words = []
+    for kind, pair in ("first", PAIRED[:2]), ("second", PAIRED[2:]):
+        apart = max(map(abs, minus(rows[pair[0]], rows[pair[1]])))
+        same = "the same weights" if apart <= TOLERANCE else f"weights up to {apart:.2g} apart"
+        words.append(f"{', '.join(pair)}: {same}".replace("_", " "))
+        y += 38
+        parts.append(TEXT.format("bold", 24, y, words[-1]))
+        for name in pair:
+            y += 8
+            parts.append(TEXT.format("condition", 24, y + 23, name.replace("_", " ")))
+            weights = [rows[name][j] for j in shown]
+            weights += [math.fsum(rows[name][j] for j in rest)] if rest else []
+            for key, weight in zip(labels, weights):
+                y += 23
+                length = 400 * weight
+                parts += [
+                    TEXT.format("key", 280, y, key),
+                    BAR.format(kind, y - 14, length),
+                    TEXT.format("weight", 298 + length, y, f"{weight:.3f}"),
+                ]
+    y += 36
+    parts.append(TEXT.format("scope", 24, y, SCOPE.replace("\n", " ")))
+    text = SVG.format(y + 20, ". ".join(words), y + 18, "\n".join(parts))
+    return text.encode("ascii", "xmlcharrefreplace").decode()
 
 
 # The command line
@@ -610,36 +690,65 @@ def put(text: str, stream: TextIO | None) -> None:
             raise
 
 
-def write(path: str, text: str) -> None:
-    """Replace a file whole or not at all; write straight to what is no regular file."""
-    if path == "-":
-        if hasattr(sys.stdout, "reconfigure"):
-            sys.stdout.reconfigure(newline="\n")
-        put(text, sys.stdout)
-        return
-    if not os.path.basename(path):
+def is_special(path: str) -> bool:
+    """Tell whether a name is standard output, or there and neither a regular file nor a folder."""
+    there = os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
+    return path == "-" or there
+
+
+def beside(path: str) -> tuple[str, str]:
+    """Return the name of a new file, and that of the file it is to replace, links followed."""
+    target = os.path.realpath(path)
+    if not os.path.basename(path) or os.path.isdir(target) or os.path.islink(target):
         raise OSError(errno.EINVAL, "it names no file")
-    try:
-        mode = os.stat(path).st_mode
-    except FileNotFoundError:
-        mode = None
-    if mode is not None and not stat.S_ISREG(mode):
+    if os.path.exists(target) and not os.access(target, os.W_OK):
+        raise OSError(errno.EACCES, os.strerror(errno.EACCES))
+    return os.path.join(os.path.dirname(target), f".{os.urandom(8).hex()}.tmp"), target
+
+
+def pour(path: str, text: str) -> None:
+    """Write a text to standard output, or to a device or pipe."""
+    if path != "-":
         with open(path, "w", encoding="utf-8", newline="\n") as file:
             file.write(text)
         return
-    target = os.path.realpath(path)
-    if mode is not None and not os.access(target, os.W_OK):
-        raise OSError(errno.EACCES, os.strerror(errno.EACCES))
-    new = os.path.join(os.path.dirname(target), f".{os.urandom(8).hex()}.tmp")
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(newline="\n")
+    put(text, sys.stdout)
+
+
+def write(files: list[tuple[str, str]]) -> None:
+    """Write each text under its name, all of them or none; an OSError says which failed.
+
+    A regular file is replaced by a new one, which takes its mode. What is none is written to when
+    all else is ready.
+    """
+    staged = []
     try:
-        with open(new, "x", encoding="utf-8", newline="\n") as file:
-            if mode is not None:
-                os.chmod(new, stat.S_IMODE(mode))
-            file.write(text)
-        os.replace(new, target)
+        for path, text in sorted(files, key=lambda file: (is_special(file[0]), file[0] == "-")):
+            if is_special(path):
+                pour(path, text)
+                continue
+            new, target = beside(path)
+            staged.append((path, new, target))
+            with open(new, "x", encoding="utf-8", newline="\n") as file:
+                if os.path.exists(target):
+                    os.chmod(new, stat.S_IMODE(os.stat(target).st_mode))
+                file.write(text)
+        for name, new, target in staged:
+            path = name
+            os.replace(new, target)
+    except (OSError, ValueError) as error:
+        raise OSError(f"cannot write {path!r}: {reason(error)}") from None
     finally:
-        if os.path.exists(new):
-            os.unlink(new)
+        for _, new, _ in staged:
+            if os.path.exists(new):
+                os.unlink(new)
+
+
+def reason(error: Exception) -> str:
+    """Return why something failed, without the name of a file."""
+    return getattr(error, "strerror", None) or str(error)
 
 
 class Parser(argparse.ArgumentParser):
@@ -650,13 +759,12 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: error: {' '.join(message.splitlines())}\n")
 
 
-def same_file(one: str, other: str) -> bool:
-    """Tell whether two names lead to one file; the first may be - for standard input."""
+def same_file(one: str | int, other: str) -> bool:
+    """Tell whether two names lead to one file; the first may be a file descriptor."""
     try:
-        there = os.fstat(0) if one == "-" else os.stat(one)
-        return os.path.samestat(there, os.stat(other))
+        return os.path.samestat(os.stat(one), os.stat(other))
     except (OSError, ValueError):
-        return False
+        return isinstance(one, str) and os.path.realpath(one) == os.path.realpath(other)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -681,45 +789,51 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="where to write the JSON; - is standard output "
         "(default: results.json, with --input none)",
     )
+    parser.add_argument(
+        "--chart",
+        metavar="FILE",
+        help="draw the weights of the first query as SVG; - is standard output",
+    )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     args = parser.parse_args(argv)
-    output = args.output
+    if args.input is None and args.output is None:
+        args.output = "results.json"
+    outputs = [name for name in (args.output, args.chart) if name is not None]
+    source = 0 if args.input == "-" else args.input
+    for one, other in (source, args.output), (source, args.chart), (args.output, args.chart):
+        if one is not None and other is not None and same_file(one, other):
+            parser.error(f"{other!r} is named twice, should be two files")
 
-    if args.input is None:
-        output = "results.json" if output is None else output
-        results = verify()
-    else:
-        if output is not None and same_file(args.input, output):
-            parser.error(f"the output {output!r} is the input, should be another file")
-        try:
-            results = measure(args.input)
-        except (OSError, ValueError, OverflowError) as error:
-            why = getattr(error, "strerror", None) or error
-            parser.error(f"cannot use {args.input!r}: {why}; --input takes the vectors as JSON")
+    try:
+        results = verify() if args.input is None else measure(args.input)
+    except (OSError, ValueError, OverflowError) as error:
+        why = reason(error)
+        parser.error(f"cannot use {args.input!r}: {why}; --input takes the vectors as JSON")
+    passed = results.get("passed", True)
 
-    if output is not None:
+    files = []
+    if args.output is not None:
         text = to_json(results)
-        if not results.get("passed", True):
+        if not passed:
             # A faulty softmax may give NaN or infinity: JSON has only null for them.
             text = to_json(json.loads(text, parse_constant=lambda _: None))
-        try:
-            write(output, text)
-        except (OSError, ValueError) as error:
-            why = getattr(error, "strerror", None) or error
-            parser.error(f"cannot write {output!r}: {why}; try another --output, or - to print it")
+        files.append((args.output, text))
+    if args.chart is not None:
+        files.append((args.chart, chart(results)))
+    try:
+        write(files)
+    except OSError as error:
+        parser.error(f"{error}; try another file, or - for standard output")
     if args.input is not None:
         show("")
 
-    stream, where = (
-        (sys.stderr, "the JSON to standard output") if output == "-" else (sys.stdout, output)
-    )
+    stream = sys.stderr if "-" in outputs else sys.stdout
     if stream is not None:
         try:
-            put(report(results, where), stream)
+            put(report(results, outputs), stream)
         except OSError as error:
-            done = "; the JSON is written" if where else ""
-            parser.error(f"cannot print the report: {error.strerror}{done}")
-    return 0 if results.get("passed", True) else 1
+            parser.error(f"cannot print the report: {reason(error)}; the files are written")
+    return 0 if passed else 1
 
 
 if __name__ == "__main__":

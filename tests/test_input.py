@@ -413,7 +413,7 @@ class Refused(Given):
 class OutputThatIsTheInput(InAFolder):
     def assert_same_refused(self, *arguments: str, **options: Any) -> None:
         before = self.output.read_bytes()
-        self.assert_error(run(*arguments, **options), "is the input, should be another file")
+        self.assert_error(run(*arguments, **options), " is named twice, should be two files")
         self.assertEqual(self.output.read_bytes(), before)
 
     def setUp(self) -> None:
