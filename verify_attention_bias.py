@@ -158,15 +158,14 @@ def moved_together(before: Vector, after: Vector) -> bool:
     return max(shifts) - min(shifts) <= TOLERANCE * largest / 2
 
 
-def compare(
-    queries: Matrix, keys: Matrix, query_bias: Vector, key_bias: Vector, *, each: Each = iter
-) -> dict[str, Any]:
-    """Return the four conditions, those with a bias measured against the one without.
+def compare(inputs: dict[str, Any], each: Each = iter) -> dict[str, Any]:
+    """Return inputs and their four conditions, those with a bias measured against no_bias.
 
-    each passes the queries of a condition on one by one, and may tell how far the work is.
+    inputs are the four FIELDS. each passes queries on one by one, and may watch the work so.
     """
-    biased_queries = add_bias("queries", queries, query_bias)
-    biased_keys = add_bias("keys", keys, key_bias)
+    queries, keys = inputs["queries"], inputs["keys"]
+    biased_queries = add_bias("queries", queries, inputs["query_bias"])
+    biased_keys = add_bias("keys", keys, inputs["key_bias"])
     conditions = {
         "no_bias": attend(queries, keys, each),
         "query_bias": attend(biased_queries, keys, each),
@@ -179,7 +178,8 @@ def compare(
         changes = map(minus, after["weights"], before["weights"])
         after["max_weight_change"] = max(max(map(abs, row)) for row in changes)
         after["relative_scores_kept"] = all(map(moved_together, before["scores"], after["scores"]))
-    return conditions
+    tolerance = {"relative": TOLERANCE, "absolute": TOLERANCE}
+    return {"tolerance": tolerance, "inputs": inputs, "conditions": conditions}
 
 
 def special_case(keys: Matrix, query_bias: Vector, key_biases: Matrix) -> dict[str, Any]:
@@ -202,51 +202,49 @@ ROOT = math.sqrt(2)  # sqrt(d_k)
 PAIRS = (0, 1), (0, 2), (1, 2)
 
 
-def closed_form(*numerators: float) -> list[float]:
-    """Return the weights for the scores numerator / sqrt(2), as softmax is defined."""
-    powers = [math.exp(numerator / ROOT) for numerator in numerators]
+def scores_for(*numerators: int) -> list[float]:
+    """Return the closed form of scores: numerator / sqrt(2)."""
+    return [numerator / ROOT for numerator in numerators]
+
+
+def weights_for(*numerators: int) -> list[float]:
+    """Return the closed form of the weights for these scores, as softmax is defined."""
+    powers = [math.exp(score) for score in scores_for(*numerators)]
     return [power / math.fsum(powers) for power in powers]
 
 
 class Check:
-    """The verdict on one claim; its fields are those of results.json."""
+    """What a check found: the largest error, and a line for each value that is off."""
 
-    def __init__(self, name: str, claim: str) -> None:
-        self.name = name
-        self.claim = claim
-        self.passed = True
+    def __init__(self) -> None:
         self.max_error = 0.0
         self.failures: list[str] = []
-
-    def fail(self, what: str) -> None:
-        """Record a value that is off."""
-        self.passed = False
-        self.failures.append(what)
 
     def equal(self, where: str, actual: Any, expected: Any) -> None:
         """Hold two numbers equal at TOLERANCE, or two lists of them, item by item."""
         if isinstance(expected, list):
             if len(actual) != len(expected):
-                self.fail(f"{where} has {len(actual)} values, should have {len(expected)}")
+                self.failures.append(f"{where} has {len(actual)} values, not {len(expected)}")
             for index, pair in enumerate(zip(actual, expected)):
                 self.equal(f"{where}[{index}]", *pair)
             return
         error = abs(actual - expected)
         self.max_error = max(self.max_error, math.inf if math.isnan(error) else error)
         if not math.isclose(actual, expected, rel_tol=TOLERANCE, abs_tol=TOLERANCE):
-            self.fail(f"{where} is {actual!r}, should be {expected!r}")
+            self.failures.append(f"{where} is {actual!r}, should be {expected!r}")
 
     def moved(self, where: str, after: Vector, before: Vector) -> None:
         """Hold that a row changed, in one value at least."""
         change = max(map(abs, minus(after, before)))
         if not change > TOLERANCE:
-            self.fail(f"{where} moved by {change!r}, should move by more than {TOLERANCE!r}")
+            least = f"should move by more than {TOLERANCE!r}"
+            self.failures.append(f"{where} moved by {change!r}, {least}")
 
 
 def base_scores_and_weights(check: Check, s: Matrices, p: Matrices) -> None:
     """Without bias the first row is that of the formula; each row of weights sums to 1."""
-    check.equal("no_bias.scores[0]", s["no_bias"][0], [1 / ROOT, 0.0, -1 / ROOT])
-    check.equal("no_bias.weights[0]", p["no_bias"][0], closed_form(1, 0, -1))
+    check.equal("no_bias.scores[0]", s["no_bias"][0], scores_for(1, 0, -1))
+    check.equal("no_bias.weights[0]", p["no_bias"][0], weights_for(1, 0, -1))
     for name, weights in p.items():
         for i, row in enumerate(weights):
             check.equal(f"the sum of {name}.weights[{i}]", math.fsum(row), 1.0)
@@ -255,7 +253,7 @@ def base_scores_and_weights(check: Check, s: Matrices, p: Matrices) -> None:
 def key_bias_shifts_scores_equally(check: Check, s: Matrices, p: Matrices) -> None:
     """b_K adds q.b_K / sqrt(d_k) to each score of the first row: every difference stays."""
     before, after = s["no_bias"][0], s["key_bias"][0]
-    check.equal("(key_bias - no_bias).scores[0]", minus(after, before), [3 / ROOT] * 3)
+    check.equal("(key_bias - no_bias).scores[0]", minus(after, before), scores_for(3, 3, 3))
     for a, b in PAIRS:
         where = f"key_bias.scores[0][{a}] - [{b}]"
         check.equal(where, after[a] - after[b], before[a] - before[b])
@@ -267,17 +265,18 @@ def key_bias_keeps_weights(check: Check, s: Matrices, p: Matrices) -> None:
 
 
 def query_bias_changes_relative_scores(check: Check, s: Matrices, p: Matrices) -> None:
-    """b_Q adds b_Q.k_j / sqrt(d_k), so the difference of two keys' scores changes.
+    """b_Q changes the difference of keys a and b by b_Q.(k_a - k_b) / sqrt(d_k).
 
-    By b_Q.(k_a - k_b) / sqrt(d_k) it does, and as p_a / p_b = exp(s_a - s_b) the weights move.
+    It adds b_Q.k_j / sqrt(d_k) to each score; as p_a / p_b = exp(s_a - s_b), the weights move.
     """
     for i, (before, after) in enumerate(zip(s["no_bias"], s["query_bias"])):
-        added = minus(after, before)
-        check.equal(f"(query_bias - no_bias).scores[{i}]", added, [0.0, 1 / ROOT, 0.0])
+        where = f"(query_bias - no_bias).scores[{i}]"
+        check.equal(where, minus(after, before), scores_for(0, 1, 0))
         weights = p["query_bias"][i]
-        for (a, b), change in zip(PAIRS, (-1, 0, 1)):
-            where, difference = f"query_bias.scores[{i}][{a}] - [{b}]", after[a] - after[b]
-            check.equal(where, difference, before[a] - before[b] + change / ROOT)
+        for (a, b), change in zip(PAIRS, scores_for(-1, 0, 1)):
+            difference = after[a] - after[b]
+            where = f"query_bias.scores[{i}][{a}] - [{b}]"
+            check.equal(where, difference, before[a] - before[b] + change)
             where = f"query_bias.weights[{i}][{a}] / [{b}]"
             ratio = weights[a] / weights[b] if weights[b] else math.nan
             check.equal(where, ratio, math.exp(difference))
@@ -285,42 +284,40 @@ def query_bias_changes_relative_scores(check: Check, s: Matrices, p: Matrices) -
 
 
 def both_biases_match_query_bias(check: Check, s: Matrices, p: Matrices) -> None:
-    """With both biases a score is the sum of the four terms; the weights are those of b_Q."""
-    bias_dot_key, bias_dot_bias = (0, 1, 0), -2
-    for i, (query_dot_key, query_dot_bias) in enumerate([((1, 0, -1), 3), ((2, -1, -2), 8)]):
-        expected = [
-            (qk + bk + query_dot_bias + bias_dot_bias) / ROOT
-            for qk, bk in zip(query_dot_key, bias_dot_key)
-        ]
-        check.equal(f"query_and_key_bias.scores[{i}]", s["query_and_key_bias"][i], expected)
+    """With both biases a score is the sum of the four terms; the weights are those of b_Q.
+
+    The terms are q.k_j + b_Q.k_j + q.b_K + b_Q.b_K, over sqrt(d_k).
+    """
+    first = scores_for(1 + 0 + 3 - 2, 0 + 1 + 3 - 2, -1 + 0 + 3 - 2)
+    second = scores_for(2 + 0 + 8 - 2, -1 + 1 + 8 - 2, -2 + 0 + 8 - 2)
+    check.equal("query_and_key_bias.scores", s["query_and_key_bias"], [first, second])
     check.equal("query_and_key_bias.weights", p["query_and_key_bias"], p["query_bias"])
 
 
 def other_query_row(check: Check, s: Matrices, p: Matrices) -> None:
     """Another query's row is shifted by another amount, and its weights stay all the same."""
-    added = minus(s["key_bias"][1], s["no_bias"][1])
-    check.equal("no_bias.scores[1]", s["no_bias"][1], [2 / ROOT, -1 / ROOT, -2 / ROOT])
-    check.equal("(key_bias - no_bias).scores[1]", added, [8 / ROOT] * 3)
-    check.moved("from row 0 to row 1 the shift", added, minus(s["key_bias"][0], s["no_bias"][0]))
-    check.equal("no_bias.weights[1]", p["no_bias"][1], closed_form(2, -1, -2))
+    first, second = map(minus, s["key_bias"], s["no_bias"])
+    check.equal("no_bias.scores[1]", s["no_bias"][1], scores_for(2, -1, -2))
+    check.equal("(key_bias - no_bias).scores[1]", second, scores_for(8, 8, 8))
+    check.moved("from row 0 to row 1 the shift", second, first)
+    check.equal("no_bias.weights[1]", p["no_bias"][1], weights_for(2, -1, -2))
     check.equal("key_bias.weights[1]", p["key_bias"][1], p["no_bias"][1])
 
 
 def ineffective_query_bias(check: Check, s: Matrices, p: Matrices) -> None:
     """A b_Q moves no weight where it is zero, or where b_Q.k_j is the same for all keys."""
-    base = [1 / ROOT, 0.0, -1 / ROOT]
-    check.equal("zero_query_bias.scores[0]", s["zero_query_bias"][0], base)
-    check.equal("level_keys.scores[0]", s["level_keys"][0], base)
+    check.equal("zero_query_bias.scores[0]", s["zero_query_bias"][0], scores_for(1, 0, -1))
+    check.equal("level_keys.scores[0]", s["level_keys"][0], scores_for(1, 0, -1))
     added = minus(s["level_keys_query_bias"][0], s["level_keys"][0])
-    check.equal("(level_keys_query_bias - level_keys).scores[0]", added, [1 / ROOT] * 3)
+    check.equal("(level_keys_query_bias - level_keys).scores[0]", added, scores_for(1, 1, 1))
     for name in "zero_query_bias", "level_keys", "level_keys_query_bias":
-        check.equal(f"{name}.weights[0]", p[name][0], closed_form(1, 0, -1))
+        check.equal(f"{name}.weights[0]", p[name][0], weights_for(1, 0, -1))
 
 
 def per_key_bias_changes_weights(check: Check, s: Matrices, p: Matrices) -> None:
     """b_K on the second key alone is no common shift: the weights move."""
-    check.equal("per_key_bias.scores[0]", s["per_key_bias"][0], [1 / ROOT, 3 / ROOT, -1 / ROOT])
-    check.equal("per_key_bias.weights[0]", p["per_key_bias"][0], closed_form(1, 3, -1))
+    check.equal("per_key_bias.scores[0]", s["per_key_bias"][0], scores_for(1, 3, -1))
+    check.equal("per_key_bias.weights[0]", p["per_key_bias"][0], weights_for(1, 3, -1))
     check.moved("per_key_bias.weights[0]", p["per_key_bias"][0], p["no_bias"][0])
 
 
@@ -338,7 +335,7 @@ CHECKS = {
 
 def verify() -> dict[str, Any]:
     """Compute the built-in vectors, run the checks on them; return what results.json holds."""
-    conditions = compare(QUERIES, KEYS, QUERY_BIAS, KEY_BIAS)
+    results = compare(dict(zip(FIELDS, (QUERIES, KEYS, QUERY_BIAS, KEY_BIAS))))
     zero, level = [0.0, 0.0], [[1.0, 1.0], [0.0, 1.0], [-1.0, 1.0]]
     exceptions = {
         "zero_query_bias": special_case(KEYS, zero, [zero] * 3),
@@ -346,25 +343,17 @@ def verify() -> dict[str, Any]:
         "level_keys_query_bias": special_case(level, QUERY_BIAS, [zero] * 3),
         "per_key_bias": special_case(KEYS, zero, [zero, KEY_BIAS, zero]),
     }
-    cases = {**conditions, **exceptions}
+    cases = {**results["conditions"], **exceptions}
     s = {name: case["scores"] for name, case in cases.items()}
     p = {name: case["weights"] for name, case in cases.items()}
-    checks = [Check(function.__name__, claim) for function, claim in CHECKS.items()]
-    for check, function in zip(checks, CHECKS):
+    checks = []
+    for function, claim in CHECKS.items():
+        check = Check()
         function(check, s, p)
-    return {
-        "tolerance": {"relative": TOLERANCE, "absolute": TOLERANCE},
-        "inputs": {
-            "queries": QUERIES,
-            "keys": KEYS,
-            "query_bias": QUERY_BIAS,
-            "key_bias": KEY_BIAS,
-        },
-        "conditions": conditions,
-        "exceptions": exceptions,
-        "checks": [vars(check) for check in checks],
-        "passed": all(check.passed for check in checks),
-    }
+        passed = not check.failures
+        checks.append({"name": function.__name__, "claim": claim, "passed": passed, **vars(check)})
+    passed = all(check["passed"] for check in checks)
+    return {**results, "exceptions": exceptions, "checks": checks, "passed": passed}
 
 
 # Vectors from a file
@@ -436,24 +425,26 @@ def read_inputs(path: str) -> dict[str, Any]:
 
 
 def measure(path: str) -> dict[str, Any]:
-    """Compute the vectors in a file; return what the JSON holds for them."""
-    show("reading")
-    inputs = read_inputs(path)
-    total = 4 * len(inputs["queries"])
+    """Compute the vectors in a file; return what the JSON holds for them, or say why not."""
     done = 0
 
     def each(queries: Matrix) -> Iterable[Vector]:
         nonlocal done
+        total = 4 * len(queries)
         for query in queries:
             if done % (total // 100 + 1) == 0:
                 show(f"computing, {100 * done // total}%")
             done += 1
             yield query
 
-    conditions = compare(*[inputs[name] for name in FIELDS], each=each)
+    show("reading")
+    try:
+        results = compare(read_inputs(path), each)
+    except (OSError, ValueError, OverflowError) as error:
+        why = f"{reason(error)}; --input takes the vectors as JSON"
+        raise OSError(f"cannot use {path!r}: {why}") from None
     show("writing")
-    tolerance = {"relative": TOLERANCE, "absolute": TOLERANCE}
-    return {"tolerance": tolerance, "inputs": inputs, "conditions": conditions}
+    return results
 
 
 def show(text: str) -> None:
@@ -483,6 +474,7 @@ def json_parts(value: Any, indent: str = "\n") -> Iterator[str]:
 
 
 def to_json(value: Any) -> str:
+    """Return a JSON document."""
     return "".join(json_parts(value)) + "\n"
 
 
@@ -677,9 +669,9 @@ def chart(results: dict[str, Any]) -> str:
 
 
 def put(text: str, stream: TextIO | None) -> None:
-    """Print a text at once. A reader that has left is no error, any other trouble is."""
+    """Print a text at once; a stream that is closed, or that nobody reads on, is no error."""
     if stream is None:
-        raise OSError(errno.EBADF, "it is closed")
+        return
     try:
         stream.write(text)
         stream.flush()
@@ -712,6 +704,8 @@ def pour(path: str, text: str) -> None:
         with open(path, "w", encoding="utf-8", newline="\n") as file:
             file.write(text)
         return
+    if sys.stdout is None:
+        raise OSError(errno.EBADF, "it is closed")
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(newline="\n")
     put(text, sys.stdout)
@@ -739,7 +733,8 @@ def write(files: list[tuple[str, str]]) -> None:
             path = name
             os.replace(new, target)
     except (OSError, ValueError) as error:
-        raise OSError(f"cannot write {path!r}: {reason(error)}") from None
+        why = f"{reason(error)}; try another file, or - for standard output"
+        raise OSError(f"cannot write {path!r}: {why}") from None
     finally:
         for _, new, _ in staged:
             if os.path.exists(new):
@@ -758,6 +753,15 @@ class Parser(argparse.ArgumentParser):
         """Exit with 2 and one line on standard error."""
         self.exit(2, f"{self.prog}: error: {' '.join(message.splitlines())}\n")
 
+    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
+        """Exit when the message, or the help printed before, is out."""
+        try:
+            put(message or "", sys.stderr if status else sys.stdout)
+        except OSError as error:
+            if not status:
+                self.error(f"cannot print: {reason(error)}")
+        sys.exit(status)
+
 
 def same_file(one: str | int, other: str) -> bool:
     """Tell whether two names lead to one file; the first may be a file descriptor."""
@@ -767,72 +771,59 @@ def same_file(one: str | int, other: str) -> bool:
         return isinstance(one, str) and os.path.realpath(one) == os.path.realpath(other)
 
 
+def command_line(argv: Sequence[str] | None) -> tuple[Parser, argparse.Namespace]:
+    """Return the parser and what it found, with the names of all outputs."""
+    parser = Parser(
+        prog="verify_attention_bias.py",
+        description="Show by arithmetic that a key bias common to all keys moves no attention "
+        "weight, and that a query bias can. A FILE may be - for standard input or output.",
+        epilog="example: python3 verify_attention_bias.py --output results.json",
+    )
+    for option, words in {
+        "--input": "compare your own vectors, in the form of inputs in results.json",
+        "--output": "where to write the JSON (default: results.json; with --input none)",
+        "--chart": "where to draw the weights of the first query, as SVG",
+    }.items():
+        parser.add_argument(option, metavar="FILE", help=words)
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    args = parser.parse_args(argv)
+    if args.input is None and args.output is None:
+        args.output = "results.json"
+    args.outputs = [name for name in (args.output, args.chart) if name is not None]
+    source = 0 if args.input == "-" else args.input
+    for one, other in (source, args.output), (source, args.chart), (args.output, args.chart):
+        if one is not None and other is not None and same_file(one, other):
+            parser.error(f"{other!r} is named twice, should be two files")
+    return parser, args
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return 0, or 1 where a check failed.
 
     Bad usage, unreadable input and an output that cannot be written raise SystemExit(2).
     """
-    parser = Parser(
-        prog="verify_attention_bias.py",
-        description="Show by arithmetic that a key bias common to all keys moves no attention "
-        "weight, and that a query bias can.",
-        epilog="example: python3 verify_attention_bias.py --output results.json",
-    )
-    parser.add_argument(
-        "--input",
-        metavar="FILE",
-        help="compare your own vectors, in the form of inputs in results.json; - is standard input",
-    )
-    parser.add_argument(
-        "--output",
-        metavar="FILE",
-        help="where to write the JSON; - is standard output "
-        "(default: results.json, with --input none)",
-    )
-    parser.add_argument(
-        "--chart",
-        metavar="FILE",
-        help="draw the weights of the first query as SVG; - is standard output",
-    )
-    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
-    args = parser.parse_args(argv)
-    if args.input is None and args.output is None:
-        args.output = "results.json"
-    outputs = [name for name in (args.output, args.chart) if name is not None]
-    source = 0 if args.input == "-" else args.input
-    for one, other in (source, args.output), (source, args.chart), (args.output, args.chart):
-        if one is not None and other is not None and same_file(one, other):
-            parser.error(f"{other!r} is named twice, should be two files")
-
+    parser, args = command_line(argv)
     try:
         results = verify() if args.input is None else measure(args.input)
-    except (OSError, ValueError, OverflowError) as error:
-        why = reason(error)
-        parser.error(f"cannot use {args.input!r}: {why}; --input takes the vectors as JSON")
-    passed = results.get("passed", True)
-
-    files = []
-    if args.output is not None:
-        text = to_json(results)
-        if not passed:
-            # A faulty softmax may give NaN or infinity: JSON has only null for them.
-            text = to_json(json.loads(text, parse_constant=lambda _: None))
-        files.append((args.output, text))
-    if args.chart is not None:
-        files.append((args.chart, chart(results)))
-    try:
+        passed = results.get("passed", True)
+        files = []
+        if args.output is not None:
+            text = to_json(results)
+            if not passed:
+                # A faulty softmax may give NaN or infinity: JSON has only null for them.
+                text = to_json(json.loads(text, parse_constant=lambda _: None))
+            files.append((args.output, text))
+        if args.chart is not None:
+            files.append((args.chart, chart(results)))
         write(files)
     except OSError as error:
-        parser.error(f"{error}; try another file, or - for standard output")
+        parser.error(str(error))
     if args.input is not None:
         show("")
-
-    stream = sys.stderr if "-" in outputs else sys.stdout
-    if stream is not None:
-        try:
-            put(report(results, outputs), stream)
-        except OSError as error:
-            parser.error(f"cannot print the report: {reason(error)}; the files are written")
+    try:
+        put(report(results, args.outputs), sys.stderr if "-" in args.outputs else sys.stdout)
+    except OSError as error:
+        parser.error(f"cannot print the report: {reason(error)}; the files are written")
     return 0 if passed else 1
 
 

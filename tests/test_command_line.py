@@ -85,7 +85,7 @@ class Usage(InAFolder):
     def test_version_and_help(self) -> None:
         for argument, words in (
             ("--version", ["verify_attention_bias.py 1."]),
-            ("--help", ["--output FILE", "python3 verify_attention_bias.py --output results.json"]),
+            ("--help", ["--output FILE", "verify_attention_bias.py --output results.json"]),
         ):
             done = run(argument, cwd=self.folder)
             self.assertEqual((done.returncode, done.stderr), (0, b""))
