@@ -40,11 +40,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from typing import Any, NoReturn, TextIO
 
-    Vector = Sequence[float]
-    Matrix = Sequence[Vector]
+    Vector = list[float]
+    Matrix = list[list[float]]
+    Matrices = dict[str, Matrix]
+    Case = dict[str, Any]  # scores, weights and what else is known of them
     Each = Callable[[Matrix], Iterable[Vector]]
-    Matrices = dict[str, list[list[float]]]
-    Cases = dict[str, dict[str, Any]]
 
 __version__ = "1.0.0"
 
@@ -64,7 +64,7 @@ PAIRED = "no_bias", *BIASED  # in this order, conditions of equal weights are ne
 # The arithmetic
 
 
-def dot(a: Vector, b: Vector) -> float:
+def dot(a: Sequence[float], b: Sequence[float]) -> float:
     """Return a . b, its products summed by math.fsum: the same last digit in every Python."""
     try:
         return math.fsum(map(mul, a, b))
@@ -72,17 +72,17 @@ def dot(a: Vector, b: Vector) -> float:
         return math.nan  # infinite products, or a sum that is infinite on its way
 
 
-def plus(a: Vector, b: Vector) -> list[float]:
+def plus(a: Vector, b: Vector) -> Vector:
     """Return a + b, as a Linear layer adds its bias to a vector."""
     return list(map(add, a, b))
 
 
-def minus(a: Vector, b: Vector) -> list[float]:
+def minus(a: Vector, b: Vector) -> Vector:
     """Return a - b, value by value."""
     return list(map(sub, a, b))
 
 
-def scores(query: Vector, keys: Matrix) -> list[float]:
+def scores(query: Sequence[float], keys: Sequence[Sequence[float]]) -> Vector:
     """Return q . k_j / sqrt(d_k) for each key: one row of scores.
 
     query has shape (d_k,), keys (n_k, d_k), the result (n_k,). A ValueError is raised where a
@@ -105,7 +105,7 @@ def scores(query: Vector, keys: Matrix) -> list[float]:
     return row
 
 
-def softmax(row: Vector) -> list[float]:
+def softmax(row: Sequence[float]) -> Vector:
     """Return exp(s_j) / sum exp(s) for each score of a row: weights that sum to 1.
 
     row and the result have shape (n_k,). The largest score is subtracted first, so that exp
@@ -130,9 +130,9 @@ def softmax(row: Vector) -> list[float]:
 # The four conditions
 
 
-def attend(queries: Matrix, keys: Matrix, each: Each = iter) -> dict[str, Any]:
+def attend(queries: Matrix, keys: Matrix, each: Each = iter) -> Case:
     """Return the scores and the weights, (n_q, n_k) each, of queries and keys as they are."""
-    rows: list[list[float]] = []
+    rows: Matrix = []
     for query in each(queries):
         try:
             rows.append(scores(query, keys))
@@ -141,7 +141,7 @@ def attend(queries: Matrix, keys: Matrix, each: Each = iter) -> dict[str, Any]:
     return {"scores": rows, "weights": [softmax(row) for row in rows]}
 
 
-def add_bias(name: str, vectors: Matrix, bias: Vector) -> list[list[float]]:
+def add_bias(name: str, vectors: Matrix, bias: Vector) -> Matrix:
     """Return the queries or keys with their bias; an OverflowError names the sum out of range."""
     biased = [plus(vector, bias) for vector in vectors]
     for i, vector in enumerate(biased):
@@ -158,7 +158,7 @@ def moved_together(before: Vector, after: Vector) -> bool:
     return max(shifts) - min(shifts) <= TOLERANCE * largest / 2
 
 
-def compare(inputs: dict[str, Any], each: Each = iter) -> dict[str, Any]:
+def compare(inputs: Case, each: Each = iter) -> Case:
     """Return inputs and their four conditions, those with a bias measured against no_bias.
 
     inputs are the four FIELDS. each passes queries on one by one, and may watch the work so.
@@ -182,7 +182,7 @@ def compare(inputs: dict[str, Any], each: Each = iter) -> dict[str, Any]:
     return {"tolerance": tolerance, "inputs": inputs, "conditions": conditions}
 
 
-def special_case(keys: Matrix, query_bias: Vector, key_biases: Matrix) -> dict[str, Any]:
+def special_case(keys: Matrix, query_bias: Vector, key_biases: Matrix) -> Case:
     """Return the first query with this bias on keys that each have a bias of their own."""
     queries = QUERIES[:1]
     biased_queries = [plus(query, query_bias) for query in queries]
@@ -202,12 +202,12 @@ ROOT = math.sqrt(2)  # sqrt(d_k)
 PAIRS = (0, 1), (0, 2), (1, 2)
 
 
-def scores_for(*numerators: int) -> list[float]:
+def scores_for(*numerators: int) -> Vector:
     """Return the closed form of scores: numerator / sqrt(2)."""
     return [numerator / ROOT for numerator in numerators]
 
 
-def weights_for(*numerators: int) -> list[float]:
+def weights_for(*numerators: int) -> Vector:
     """Return the closed form of the weights for these scores, as softmax is defined."""
     powers = [math.exp(score) for score in scores_for(*numerators)]
     return [power / math.fsum(powers) for power in powers]
@@ -333,7 +333,7 @@ CHECKS = {
 }
 
 
-def verify() -> dict[str, Any]:
+def verify() -> Case:
     """Compute the built-in vectors, run the checks on them; return what results.json holds."""
     results = compare(dict(zip(FIELDS, (QUERIES, KEYS, QUERY_BIAS, KEY_BIAS))))
     zero, level = [0.0, 0.0], [[1.0, 1.0], [0.0, 1.0], [-1.0, 1.0]]
@@ -385,9 +385,9 @@ def require(where: str, value: Any, *shape: int) -> None:
         raise ValueError(f"{where} has length {len(value)}, should have {size} as queries[0] has")
 
 
-def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def once(pairs: list[tuple[str, Any]]) -> Case:
     """Return a JSON object; a ValueError names a field that is given twice."""
-    fields: dict[str, Any] = {}
+    fields = {}
     for name, value in pairs:
         if name in fields:
             raise ValueError(f"the field {name!a} is given twice")
@@ -395,7 +395,7 @@ def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return fields
 
 
-def read_inputs(path: str) -> dict[str, Any]:
+def read_inputs(path: str) -> Case:
     """Return the vectors in a file, all numbers float; a ValueError says what is wrong."""
     with open(0 if path == "-" else path, "rb", closefd=path != "-") as file:
         raw = file.read()
@@ -424,7 +424,7 @@ def read_inputs(path: str) -> dict[str, Any]:
     return {name: given[name] for name in ("description", *FIELDS) if name in given}
 
 
-def measure(path: str) -> dict[str, Any]:
+def measure(path: str) -> Case:
     """Compute the vectors in a file; return what the JSON holds for them, or say why not."""
     done = 0
 
@@ -494,9 +494,9 @@ def vector(values: Vector) -> str:
     return f"({', '.join(numbers)})"
 
 
-def table(conditions: Cases) -> list[str]:
+def table(conditions: Case) -> list[str]:
     """Return the first query row as lines, the conditions of equal weights next to each other."""
-    lines = [f"{'condition':18}  {'key':7}  {'score':>9}  {'bias adds':>9}  {'weight':>8}"]
+    lines = ["condition           key          score  bias adds    weight"]
     unbiased = conditions["no_bias"]["scores"][0]
     for name in PAIRED:
         label = name.replace("_", " ")
@@ -511,80 +511,71 @@ def table(conditions: Cases) -> list[str]:
     return lines
 
 
-def verdicts(conditions: Cases) -> list[str]:
+def verdicts(conditions: Case) -> list[str]:
     """Return what each bias did to the scores and weights of all rows."""
-    lines = [f"{'all rows':18}  {'scores moved by':17}  {'weights':7}  largest weight change"]
+    lines = ["all rows            scores moved by    weights  largest weight change"]
     notes = []
     before = conditions["no_bias"]
     for name in BIASED:
-        after = conditions[name]
-        label, change = name.replace("_", " "), after["max_weight_change"]
-        moved_by, weights = "a relative change", "kept" if change <= TOLERANCE else "changed"
-        if after["relative_scores_kept"]:
-            moved_by = "a common shift"
-            if weights == "changed":
-                weights = "rounded"
-                rows = after["scores"] + before["scores"]
-                largest = max(max(map(abs, row)) for row in rows)
-                notes += [
-                    f"{label}: a common shift moves no weight in exact arithmetic. This is",
-                    f"rounding: float64 has a spacing of {math.ulp(largest):.2g} at the largest "
-                    f"score, {largest:.6g}.",
-                ]
+        after, label = conditions[name], name.replace("_", " ")
+        kept, change = after["relative_scores_kept"], after["max_weight_change"]
+        moved_by = "a common shift" if kept else "a relative change"
+        weights = "kept" if change <= TOLERANCE else "rounded" if kept else "changed"
+        if weights == "rounded":
+            largest = max(max(map(abs, row)) for row in after["scores"] + before["scores"])
+            notes += [
+                f"{label}: a common shift moves no weight in exact arithmetic. This is rounding:",
+                f"float64 has a spacing of {math.ulp(largest):.2g} at the largest score, "
+                f"{largest:.6g}.",
+            ]
         place = next(
             f" at weights[{i}][{j}]"
             for i, rows in enumerate(zip(after["weights"], before["weights"]))
             for j, (p, q) in enumerate(zip(*rows))
             if not abs(p - q) < change
         )
-        place = place if change else ""
+        place *= change != 0
         lines.append(f"{label:18}  {moved_by:17}  {weights:7}  {change:.6g}{place}")
     return lines + notes
 
 
-def check_lines(checks: list[dict[str, Any]]) -> list[str]:
+def check_lines(checks: list[Case]) -> list[str]:
     """Return a line for each check, and below one that failed the first value that is off."""
-    lines = [f"     {'check':34} error claim"]
+    lines = ["     check                              error claim"]
     for check in checks:
         verdict = "PASS" if check["passed"] else "FAIL"
-        error = f"{check['max_error']:.1g}"
-        lines.append(f"{verdict} {check['name']:34} {error:5} {check['claim']}")
-        if check["failures"]:
-            first, *others = check["failures"]
-            lines.append(f"     {first}")
-            if others:
-                lines.append(f"     and {len(others)} more, listed in the JSON")
+        lines.append("{} {name:34} {max_error:<5.1g} {claim}".format(verdict, **check))
+        failures = check["failures"]
+        lines += [f"     {failure}" for failure in failures[:1]]
+        if len(failures) > 1:
+            lines.append(f"     and {len(failures) - 1} more, listed in the JSON")
     return [*lines, ""]
 
 
-def report(results: dict[str, Any], outputs: list[str]) -> str:
+def report(results: Case, outputs: list[str]) -> str:
     """Return the report, in ASCII; it ends with the names of what was written."""
-    inputs, conditions = results["inputs"], results["conditions"]
-    checks = results.get("checks", [])
-    keys = inputs["keys"]
-    lines = ["Query bias and key bias in one attention head, score = q . k / sqrt(d_k)"]
+    inputs, checks = results["inputs"], results.get("checks")
+    queries, keys = inputs["queries"], inputs["keys"]
     names = ["to standard output" if name == "-" else name for name in outputs]
     end = f"wrote {' and '.join(names)}" if names else "nothing written, as there is no --output"
+    lines = ["Query bias and key bias in one attention head, score = q . k / sqrt(d_k)"]
     if checks:
-        lines.append(
-            f"q = {vector(inputs['queries'][0])}   keys = {', '.join(map(vector, keys))}   "
-            f"b_Q = {vector(inputs['query_bias'])}   b_K = {vector(inputs['key_bias'])}"
-        )
+        biases = vector(inputs["query_bias"]), vector(inputs["key_bias"])
+        vectors = vector(queries[0]), ", ".join(map(vector, keys)), *biases
+        lines.append("q = {}   keys = {}   b_Q = {}   b_K = {}".format(*vectors))
         passed = sum(check["passed"] for check in checks)
         end = f"{passed} of {len(checks)} checks passed at tolerance {TOLERANCE:g}, {end}"
     else:
-        lines.append(f"queries: {len(inputs['queries'])}, keys: {len(keys)}, d_k: {len(keys[0])}")
+        lines.append(f"queries: {len(queries)}, keys: {len(keys)}, d_k: {len(keys[0])}")
         if "description" in inputs:
             lines.append(ascii(inputs["description"])[:80])
     lines.append("")
     if len(keys) <= 8:
-        lines += table(conditions)
-    lines += [*verdicts(conditions), "", *(check_lines(checks) if checks else [])]
-    lines += [
-        f"Scope: {SCOPE}. A property of this formula, no advice to take a bias out.",
-        "",
-        end,
-    ]
+        lines += table(results["conditions"])
+    lines += [*verdicts(results["conditions"]), ""]
+    if checks:
+        lines += check_lines(checks)
+    lines += [f"Scope: {SCOPE}. A property of this formula, no advice to take a bias out.", "", end]
     return "\n".join(lines).encode("ascii", "backslashreplace").decode() + "\n"
 
 
@@ -607,10 +598,14 @@ SVG = """\
 </svg>
 """
 TEXT = '<text class="{}" x="{:.0f}" y="{}">{}</text>'
-BAR = '<rect class="{}" x="290" y="{}" width="{:.3f}" height="18"/>'
+BAR = (
+    '<text class="key" x="280" y="{0}">{1}</text>'
+    '<rect class="{2}" x="290" y="{3}" width="{4:.3f}" height="18"/>'
+    '<text class="weight" x="{5:.0f}" y="{0}">{6:.3f}</text>'
+)
 
 
-def chart(results: dict[str, Any]) -> str:
+def chart(results: Case) -> str:
     """Return an SVG of the weights of the first query, the conditions of equal weights in pairs.
 
     Of more than eight keys it shows the seven with the largest weights, and one bar for the rest.
@@ -654,11 +649,7 @@ def chart(results: dict[str, Any]) -> str:
             for key, weight in zip(labels, weights):
                 y += 23
                 length = 400 * weight
-                parts += [
-                    TEXT.format("key", 280, y, key),
-                    BAR.format(kind, y - 14, length),
-                    TEXT.format("weight", 298 + length, y, f"{weight:.3f}"),
-                ]
+                parts.append(BAR.format(y, key, kind, y - 14, length, 298 + length, weight))
     y += 36
     parts.append(TEXT.format("scope", 24, y, SCOPE.replace("\n", " ")))
     text = SVG.format(y + 20, ". ".join(words), y + 18, "\n".join(parts))
@@ -778,6 +769,8 @@ def command_line(argv: Sequence[str] | None) -> tuple[Parser, argparse.Namespace
         description="Show by arithmetic that a key bias common to all keys moves no attention "
         "weight, and that a query bias can. A FILE may be - for standard input or output.",
         epilog="example: python3 verify_attention_bias.py --output results.json",
+        # A width of its own: to ask the terminal for one, argparse imports shutil and all it needs.
+        formatter_class=lambda prog: argparse.HelpFormatter(prog, width=78),
     )
     for option, words in {
         "--input": "compare your own vectors, in the form of inputs in results.json",

@@ -215,8 +215,8 @@ class Verdicts(Given):
         self.assertEqual(
             report[at + 4 : at + 6],
             [
-                "key bias: a common shift moves no weight in exact arithmetic. This is",
-                "rounding: float64 has a spacing of 1.2e-07 at the largest score, 7.07107e+08.",
+                "key bias: a common shift moves no weight in exact arithmetic. This is rounding:",
+                "float64 has a spacing of 1.2e-07 at the largest score, 7.07107e+08.",
             ],
         )
 
