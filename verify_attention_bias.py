@@ -651,7 +651,7 @@ def chart(results: Case) -> str:
                 length = 400 * weight
                 parts.append(BAR.format(y, key, kind, y - 14, length, 298 + length, weight))
     y += 36
-    parts.append(TEXT.format("scope", 24, y, SCOPE.replace("\n", " ")))
+    parts.append(TEXT.format("scope", 24, y, "Scope: " + SCOPE.replace("\n", " ")))
     text = SVG.format(y + 20, ". ".join(words), y + 18, "\n".join(parts))
     return text.encode("ascii", "xmlcharrefreplace").decode()
 

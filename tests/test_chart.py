@@ -191,6 +191,8 @@ class Written(InAFolder):
         for options in (("--output", "--chart"), ("--chart", "--output")):
             done = run(options[0], "/dev/full", options[1], str(self.chart))
             self.assert_error(done, "cannot write '/dev/full'")
+            done = run(options[0], "/dev/full", options[1], "-")
+            self.assert_error(done, "cannot write '/dev/full'")
             self.assertEqual(self.names(), [])
 
     @unittest.skipIf(WINDOWS, "Windows has no such modes")

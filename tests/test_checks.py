@@ -87,6 +87,11 @@ def scores_per_key_bias_left_out(query: Row, keys: Rows) -> Row:
     return true_scores(query, KEYS if keys == [KEYS[0], BIASED_KEYS[1], KEYS[2]] else keys)
 
 
+def scores_level_keys_raised(query: Row, keys: Rows) -> Row:
+    raised = 1 if keys[0] == [1.0, 1.0] else 0
+    return [score + raised for score in true_scores(query, keys)]
+
+
 def scores_same_shift_for_all(query: Row, keys: Rows) -> Row:
     if keys == BIASED_KEYS:
         return [score + 3 / math.sqrt(2) for score in true_scores(query, KEYS)]
@@ -326,6 +331,7 @@ class IneffectiveQueryBias(CheckTests, unittest.TestCase):
     faults = {
         scores_query_bias_left_out: "(level_keys_query_bias - level_keys).scores[0][2] is 0.0, "
         "should be 0.7071067811865475",
+        scores_level_keys_raised: "level_keys.scores[0][1] is 1.0, should be 0.0",
         scores_without_scale: "zero_query_bias.scores[0][0] is 1.0, should be 0.7071067811865475",
         softmax_not_shift_invariant: "level_keys_query_bias.weights[0][2] is "
         "0.18181818181818182, should be 0.14002924504337805",
@@ -378,6 +384,16 @@ class AllChecks(unittest.TestCase):
         check = verify_attention_bias.Check()
         check.equal("row", [1.0], [1.0, 2.0])
         self.assertEqual(check.failures, ["row has 1 values, not 2"])
+
+    def test_the_report_has_the_first_failure_and_counts_the_others(self) -> None:
+        check = {"name": "n", "claim": "c", "passed": False, "max_error": 0.25}
+        for failures, lines in (
+            (["one"], ["     one"]),
+            (["one", "two"], ["     one", "     and 1 more, listed in the JSON"]),
+        ):
+            report = verify_attention_bias.check_lines([{**check, "failures": failures}])
+            self.assertEqual(report[1], f"FAIL {'n':34} 0.2   c")
+            self.assertEqual(report[2:], [*lines, ""])
 
     def test_the_tolerance_is_1e_12_relative_and_absolute(self) -> None:
         for actual, expected, passed in (

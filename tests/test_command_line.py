@@ -85,7 +85,10 @@ class Usage(InAFolder):
     def test_version_and_help(self) -> None:
         for argument, words in (
             ("--version", ["verify_attention_bias.py 1."]),
-            ("--help", ["--output FILE", "verify_attention_bias.py --output results.json"]),
+            (
+                "--help",
+                ["--output FILE", "--version ", "verify_attention_bias.py --output results.json"],
+            ),
         ):
             done = run(argument, cwd=self.folder)
             self.assertEqual((done.returncode, done.stderr), (0, b""))
@@ -214,6 +217,7 @@ class OutputThatIsThere(InAFolder):
     def test_a_device_stays_a_device(self) -> None:
         done = run("--output", "/dev/null")
         self.assertEqual((done.returncode, done.stderr), (0, b""))
+        self.assertNotIn(b"{", done.stdout)
         self.assertTrue(stat.S_ISCHR(os.stat("/dev/null").st_mode))
 
     @unittest.skipIf(WINDOWS, "Windows has no named pipes in folders")

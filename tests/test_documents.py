@@ -62,7 +62,12 @@ class Documents(unittest.TestCase):
         case = next(iter(results["exceptions"].values()))
         names = {check["name"] for check in results["checks"]}
         fields = {*results, *results["tolerance"], *results["inputs"], *results["conditions"]}
-        fields |= {*results["conditions"]["key_bias"], *case, *results["checks"][0]}
+        fields |= {
+            *results["conditions"]["key_bias"],
+            *results["exceptions"],
+            *case,
+            *results["checks"][0],
+        }
         for name in names | fields:
             self.assertIn(f"`{name}`", README)
 
