@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-r"""Why attention may leave out the key bias, and not the query bias: shown by arithmetic.
+"""Why attention may leave out the key bias, and not the query bias: shown by arithmetic.
 
-The claim, term by term. A query q scores the key k_j by the dot product of the two. With a
-bias on each, that is
+The claim, term by term. A query q scores the key k_j by their dot product over sqrt(d_k). With
+a bias on each, the product is
 
     (q + b_Q) . (k_j + b_K)  =  q.k_j + b_Q.k_j + q.b_K + b_Q.b_K
 
@@ -117,7 +117,7 @@ def softmax(row: Sequence[float]) -> Vector:
     >>> softmax([1001, 1002]) == softmax([1, 2])
     True
     """
-    if not row:
+    if len(row) == 0:
         raise ValueError("a row of scores needs at least one score")
     peak = max(row)
     powers = [math.exp(score - peak) for score in row]

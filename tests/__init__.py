@@ -35,10 +35,28 @@ def exact_softmax(row: Sequence[Decimal]) -> list[Decimal]:
         return [power / sum(powers) for power in powers]
 
 
-def close(actual: float, expected: Decimal | Fraction, tolerance: float = 1e-12) -> bool:
+def plus(a: list[float], b: list[float]) -> list[float]:
+    """Return a + b, as a bias is added to a vector."""
+    return [x + y for x, y in zip(a, b)]
+
+
+def close(actual: float, expected: Any, tolerance: float = 1e-12) -> bool:
     """Tell whether a float is the expected number, relatively or absolutely."""
     error = abs(Fraction(actual) - Fraction(expected))
     return error <= Fraction(tolerance) * max(Fraction(1), abs(Fraction(expected)))
+
+
+class Exact:
+    """What a test case has that compares floats with exact numbers."""
+
+    def assert_exact(self: Any, actual: Any, expected: Any) -> None:
+        """Compare a float with a number, or equally long lists of them."""
+        if isinstance(expected, list):
+            self.assertEqual(len(actual), len(expected))
+            for pair in zip(actual, expected):
+                self.assert_exact(*pair)
+        else:
+            self.assertTrue(close(actual, expected), f"{actual!r} is not {expected}")
 
 
 def strict_json(text: str | bytes) -> Any:

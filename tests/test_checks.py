@@ -13,7 +13,7 @@ from typing import Any, Callable
 from unittest import mock
 
 import verify_attention_bias
-from tests import close, exact_scores, exact_softmax, strict_json
+from tests import Exact, exact_scores, exact_softmax, strict_json
 from verify_attention_bias import KEY_BIAS, KEYS, QUERIES, QUERY_BIAS
 
 Row = list[float]
@@ -129,7 +129,7 @@ def softmax_one_off(row: Row) -> Row:
     return [first, second + 1e-9, third]
 
 
-class CheckTests:
+class CheckTests(Exact):
     """What is asked of each check: to pass, and to name what is off under each of its faults."""
 
     name: str
@@ -167,15 +167,6 @@ class CheckTests:
                 self.assertEqual(lines[at + 1], f"     {check['failures'][0]}")
                 self.assertLessEqual(max(map(len, lines)), 100)
 
-    def assert_close(self: Any, actual: Any, expected: Any) -> None:
-        """Compare floats, or equally long rows of them, with exact numbers."""
-        if isinstance(actual, list):
-            self.assertEqual(len(actual), len(expected))
-            for pair in zip(actual, expected):
-                self.assert_close(*pair)
-        else:
-            self.assertTrue(close(actual, expected), f"{actual!r} is not {expected}")
-
 
 def run_main(fault: Callable[..., Row]) -> tuple[int, dict[str, Any], str]:
     """Run main with a fault in place; return its exit code, the JSON and the report."""
@@ -206,11 +197,11 @@ class BaseScoresAndWeights(CheckTests, unittest.TestCase):
 
     def test_claim(self) -> None:
         scores = exact_scores(QUERIES[0], KEYS)
-        self.assert_close(self.conditions["no_bias"]["scores"][0], scores)
-        self.assert_close(self.conditions["no_bias"]["weights"][0], exact_softmax(scores))
+        self.assert_exact(self.conditions["no_bias"]["scores"][0], scores)
+        self.assert_exact(self.conditions["no_bias"]["weights"][0], exact_softmax(scores))
         for condition in self.conditions.values():
             for row in condition["weights"]:
-                self.assert_close(float(sum(map(Fraction, row))), 1)
+                self.assert_exact(float(sum(map(Fraction, row))), 1)
 
 
 class KeyBiasShiftsScoresEqually(CheckTests, unittest.TestCase):
@@ -229,7 +220,7 @@ class KeyBiasShiftsScoresEqually(CheckTests, unittest.TestCase):
         before = self.conditions["no_bias"]["scores"][0]
         after = self.conditions["key_bias"]["scores"][0]
         self.assertEqual(shift * shift * 2, 9)
-        self.assert_close([a - b for a, b in zip(after, before)], [shift] * 3)
+        self.assert_exact([a - b for a, b in zip(after, before)], [shift] * 3)
         self.assertIs(self.conditions["key_bias"]["relative_scores_kept"], True)
 
 
@@ -245,7 +236,7 @@ class KeyBiasKeepsWeights(CheckTests, unittest.TestCase):
     def test_claim(self) -> None:
         self.assertEqual(self.row()["max_error"], 0.0)
         scores = exact_scores(QUERIES[0], BIASED_KEYS)
-        self.assert_close(self.conditions["key_bias"]["weights"][0], exact_softmax(scores))
+        self.assert_exact(self.conditions["key_bias"]["weights"][0], exact_softmax(scores))
         self.assertLess(self.conditions["key_bias"]["max_weight_change"], 1e-15)
 
 
@@ -266,14 +257,14 @@ class QueryBiasChangesRelativeScores(CheckTests, unittest.TestCase):
     def test_claim(self) -> None:
         for i, (query, biased) in enumerate(zip(QUERIES, BIASED_QUERIES)):
             scores = self.conditions["query_bias"]["scores"][i]
-            self.assert_close(scores, exact_scores(biased, KEYS))
+            self.assert_exact(scores, exact_scores(biased, KEYS))
             weights = self.conditions["query_bias"]["weights"][i]
-            self.assert_close(weights, exact_softmax(exact_scores(biased, KEYS)))
+            self.assert_exact(weights, exact_softmax(exact_scores(biased, KEYS)))
             before = exact_scores(query, KEYS)
             for a, b in (0, 1), (0, 2), (1, 2):
                 between = [KEYS[a][0] - KEYS[b][0], KEYS[a][1] - KEYS[b][1]]
                 change = exact_scores(QUERY_BIAS, [between])[0]
-                self.assert_close(scores[a] - scores[b], before[a] - before[b] + change)
+                self.assert_exact(scores[a] - scores[b], before[a] - before[b] + change)
         self.assertIs(self.conditions["query_bias"]["relative_scores_kept"], False)
         self.assertGreater(self.conditions["query_bias"]["max_weight_change"], 0.16)
 
@@ -298,8 +289,8 @@ class BothBiasesMatchQueryBias(CheckTests, unittest.TestCase):
                 exact_scores(query, [KEY_BIAS] * 3),
                 exact_scores(QUERY_BIAS, [KEY_BIAS] * 3),
             ]
-            self.assert_close(both["scores"][i], [sum(column) for column in zip(*terms)])
-            self.assert_close(both["weights"][i], list(map(Fraction, alone["weights"][i])))
+            self.assert_exact(both["scores"][i], [sum(column) for column in zip(*terms)])
+            self.assert_exact(both["weights"][i], list(map(Fraction, alone["weights"][i])))
 
 
 class OtherQueryRow(CheckTests, unittest.TestCase):
@@ -320,10 +311,10 @@ class OtherQueryRow(CheckTests, unittest.TestCase):
         no_bias, key_bias = self.conditions["no_bias"], self.conditions["key_bias"]
         self.assertEqual(shift * shift * 2, 64)
         added = [a - b for a, b in zip(key_bias["scores"][1], no_bias["scores"][1])]
-        self.assert_close(added, [shift] * 3)
+        self.assert_exact(added, [shift] * 3)
         weights = exact_softmax(exact_scores(QUERIES[1], KEYS))
-        self.assert_close(no_bias["weights"][1], weights)
-        self.assert_close(key_bias["weights"][1], weights)
+        self.assert_exact(no_bias["weights"][1], weights)
+        self.assert_exact(key_bias["weights"][1], weights)
 
 
 class IneffectiveQueryBias(CheckTests, unittest.TestCase):
@@ -345,8 +336,8 @@ class IneffectiveQueryBias(CheckTests, unittest.TestCase):
             "level_keys": exact_scores(QUERIES[0], level),
             "level_keys_query_bias": exact_scores(BIASED_QUERIES[0], level),
         }.items():
-            self.assert_close(self.exceptions[name]["scores"], [row])
-            self.assert_close(self.exceptions[name]["weights"], [exact_softmax(scores)])
+            self.assert_exact(self.exceptions[name]["scores"], [row])
+            self.assert_exact(self.exceptions[name]["weights"], [exact_softmax(scores)])
 
 
 class PerKeyBiasChangesWeights(CheckTests, unittest.TestCase):
@@ -361,8 +352,8 @@ class PerKeyBiasChangesWeights(CheckTests, unittest.TestCase):
 
     def test_claim(self) -> None:
         scores = exact_scores(QUERIES[0], [KEYS[0], BIASED_KEYS[1], KEYS[2]])
-        self.assert_close(self.exceptions["per_key_bias"]["scores"], [scores])
-        self.assert_close(self.exceptions["per_key_bias"]["weights"], [exact_softmax(scores)])
+        self.assert_exact(self.exceptions["per_key_bias"]["scores"], [scores])
+        self.assert_exact(self.exceptions["per_key_bias"]["weights"], [exact_softmax(scores)])
 
 
 class AllChecks(unittest.TestCase):

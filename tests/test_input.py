@@ -13,7 +13,7 @@ from typing import Any
 from unittest import mock
 
 import verify_attention_bias
-from tests import DATA, close, exact_scores, exact_softmax, run, strict_json
+from tests import DATA, Exact, exact_scores, exact_softmax, plus, run, strict_json
 from tests.test_command_line import COMMITTED, InAFolder
 
 HEAD = DATA / "minilm-layer0-head0.json"
@@ -21,11 +21,7 @@ BUILT_IN = strict_json(COMMITTED)["inputs"]
 WINDOWS = os.name == "nt"
 
 
-def plus(a: list[float], b: list[float]) -> list[float]:
-    return [x + y for x, y in zip(a, b)]
-
-
-class Given(InAFolder):
+class Given(Exact, InAFolder):
     """A test that gives vectors to the script."""
 
     def compute(self, inputs: Any) -> tuple[Any, list[str]]:
@@ -47,14 +43,6 @@ class Given(InAFolder):
         finally:
             path.unlink()
         return printed.getvalue()
-
-    def assert_exact(self, actual: Any, expected: Any) -> None:
-        if isinstance(expected, list):
-            self.assertEqual(len(actual), len(expected))
-            for pair in zip(actual, expected):
-                self.assert_exact(*pair)
-        else:
-            self.assertTrue(close(actual, expected), f"{actual!r} is not {expected}")
 
     def assert_follows(self, results: Any, inputs: Any) -> None:
         """Work each score and weight out again from the vectors, at 50 digits."""

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 import unittest
-from decimal import Decimal
 from itertools import combinations
 from typing import Any
 
-from tests import DATA, PROJECT, close, exact_scores, exact_softmax, run, strict_json
+from tests import DATA, PROJECT, Exact, exact_scores, exact_softmax, plus, run, strict_json
 
 COMMITTED = (PROJECT / "results.json").read_bytes()
 RESULTS = strict_json(COMMITTED)
@@ -16,10 +15,6 @@ RESULTS = strict_json(COMMITTED)
 
 def shape(value: Any) -> tuple[int, ...]:
     return (len(value), *shape(value[0])) if isinstance(value, list) else ()
-
-
-def plus(a: list[float], b: list[float]) -> list[float]:
-    return [x + y for x, y in zip(a, b)]
 
 
 class Bytes(unittest.TestCase):
@@ -34,15 +29,7 @@ class Bytes(unittest.TestCase):
         self.assertLess(max(map(len, text.splitlines())), 100)
 
 
-class Values(unittest.TestCase):
-    def assert_exact(self, actual: Any, expected: Any) -> None:
-        if isinstance(expected, list):
-            self.assertEqual(len(actual), len(expected))
-            for pair in zip(actual, expected):
-                self.assert_exact(*pair)
-        else:
-            self.assertTrue(close(actual, Decimal(expected)), f"{actual!r} is not {expected}")
-
+class Values(Exact, unittest.TestCase):
     def test_every_value_agrees_with_the_reference(self) -> None:
         reference = strict_json((DATA / "built-in.expected.json").read_bytes())
         self.assertEqual(list(RESULTS["conditions"]), list(reference))
