@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import random
@@ -36,8 +38,9 @@ class Picture(InAFolder):
         """Return the picture of vectors, as XML, and what the JSON holds for them."""
         path, chart = self.folder / "inputs.json", self.folder / "chart.svg"
         path.write_text(json.dumps(inputs), "utf-8")
-        done = run("--input", str(path), "--output", str(self.output), "--chart", str(chart))
-        self.assertEqual((done.returncode, done.stderr), (0, b""))
+        arguments = ["--input", str(path), "--output", str(self.output), "--chart", str(chart)]
+        with contextlib.redirect_stdout(io.StringIO()):
+            self.assertEqual(verify_attention_bias.main(arguments), 0)
         return ElementTree.fromstring(chart.read_bytes()), strict_json(self.output.read_bytes())
 
     def assert_drawn(self, root: Any, results: Any, shown: list[int]) -> None:
