@@ -490,7 +490,7 @@ def fixed(number: float) -> str:
 
 def vector(values: Vector) -> str:
     """Return a vector as a text, its first three numbers at the most: (2, -1)."""
-    numbers = [f"{value:.4g}" for value in values[:3]] + ["..."] * (len(values) > 3)
+    numbers = [f"{value:.3g}" for value in values[:3]] + ["..."] * (len(values) > 3)
     return f"({', '.join(numbers)})"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -76,5 +77,7 @@ def strict_json(text: str | bytes) -> Any:
 def run(*arguments: str, python: Sequence[str] = (), **options: Any) -> Any:
     """Run the real script in a process of its own and return the completed process."""
     command = [sys.executable, *python, str(SCRIPT), *arguments]
-    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
+    environment = {name: value for name, value in os.environ.items() if name[:6] != "PYTHON"}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    options = {"env": environment, **pipes, **options}
     return subprocess.run(command, timeout=60, check=False, **options)

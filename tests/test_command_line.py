@@ -300,7 +300,7 @@ class StandardOutputInTrouble(InAFolder):
             done = run(
                 "--output", str(self.output), stdout=stdout, preexec_fn=limit_file_size(20000)
             )
-            self.assert_error(done, "cannot print the report: ", "; the files are written")
+            self.assert_error(done, "cannot print the report: ", "; the files are written\n")
             self.assertEqual(self.output.read_bytes(), COMMITTED)
             done = run("--output", "-", stdout=stdout, preexec_fn=limit_file_size(20000))
             self.assert_error(done, "cannot write '-': ")

@@ -79,6 +79,7 @@ class TrainedHead(Given):
         self.assertEqual((done.returncode, done.stderr), (0, b""))
         report = done.stdout.decode("ascii")
         self.assertIn("\nqueries: 6, keys: 6, d_k: 32\n", report.replace(os.linesep, "\n"))
+        self.assertIn("'all-MiniLM-L6-v2 (Apache-2.0), layer 0 head 0, tokens [CLS]", report)
         self.assertRegex(
             report, r"\nkey bias            a common shift     kept     \d\.\d+e-17 at "
         )
