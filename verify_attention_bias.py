@@ -397,10 +397,10 @@ def once(pairs: list[tuple[str, Any]]) -> Case:
 
 def read_inputs(path: str) -> Case:
     """Return the vectors in a file, all numbers float; a ValueError says what is wrong."""
-    with open(0 if path == "-" else path, "rb", closefd=path != "-") as file:
-        raw = file.read()
     try:
-        given = json.loads(raw.decode("utf-8-sig"), parse_int=float, object_pairs_hook=once)
+        with open(0 if path == "-" else path, "rb", closefd=path != "-") as file:
+            text = file.read().decode("utf-8-sig")
+        given = json.loads(text, parse_int=float, object_pairs_hook=once)
     except RecursionError:
         raise ValueError("nested too deeply, should be lists of numbers in an object") from None
     except ValueError as error:
@@ -457,7 +457,7 @@ def show(text: str) -> None:
 
 
 def json_parts(value: Any, indent: str = "\n") -> Iterator[str]:
-    """Yield JSON text in parts: a vector, as any list of plain values, is on one line."""
+    """Yield a JSON document in parts: a vector, as any list of plain values, is on one line."""
     deeper = indent + "  "
     if isinstance(value, dict):
         opening, closing, items = "{", "}", [(f'"{key}": ', item) for key, item in value.items()]
@@ -470,12 +470,7 @@ def json_parts(value: Any, indent: str = "\n") -> Iterator[str]:
         yield opening + deeper + name
         yield from json_parts(item, deeper)
         opening = ","
-    yield indent + closing
-
-
-def to_json(value: Any) -> str:
-    """Return a JSON document."""
-    return "".join(json_parts(value)) + "\n"
+    yield indent + closing + "\n" * (indent == "\n")
 
 
 # The report
@@ -659,12 +654,12 @@ def chart(results: Case) -> str:
 # The command line
 
 
-def put(text: str, stream: TextIO | None) -> None:
+def put(parts: Iterable[str], stream: TextIO | None) -> None:
     """Print a text at once; a stream that is closed, or that nobody reads on, is no error."""
     if stream is None:
         return
     try:
-        stream.write(text)
+        stream.writelines(parts)
         stream.flush()
     except OSError as error:
         # Python flushes the stream again as it ends: what is left needs a place to go.
@@ -689,37 +684,37 @@ def beside(path: str) -> tuple[str, str]:
     return os.path.join(os.path.dirname(target), f".{os.urandom(8).hex()}.tmp"), target
 
 
-def pour(path: str, text: str) -> None:
+def pour(path: str, parts: Iterable[str]) -> None:
     """Write a text to standard output, or to a device or pipe."""
     if path != "-":
         with open(path, "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
+            file.writelines(parts)
         return
     if sys.stdout is None:
         raise OSError(errno.EBADF, "it is closed")
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(newline="\n")
-    put(text, sys.stdout)
+    put(parts, sys.stdout)
 
 
-def write(files: list[tuple[str, str]]) -> None:
-    """Write each text under its name, all of them or none; an OSError says which failed.
+def write(files: list[tuple[str, Iterable[str]]]) -> None:
+    """Write each text, given in parts, under its name: all or none; an OSError says which failed.
 
     A regular file is replaced by a new one, which takes its mode. What is none is written to when
     all else is ready.
     """
     staged = []
     try:
-        for path, text in sorted(files, key=lambda file: (is_special(file[0]), file[0] == "-")):
+        for path, parts in sorted(files, key=lambda file: (is_special(file[0]), file[0] == "-")):
             if is_special(path):
-                pour(path, text)
+                pour(path, parts)
                 continue
             new, target = beside(path)
             staged.append((path, new, target))
             with open(new, "x", encoding="utf-8", newline="\n") as file:
                 if os.path.exists(target):
                     os.chmod(new, stat.S_IMODE(os.stat(target).st_mode))
-                file.write(text)
+                file.writelines(parts)
         for name, new, target in staged:
             path = name
             os.replace(new, target)
@@ -747,7 +742,7 @@ class Parser(argparse.ArgumentParser):
     def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
         """Exit when the message, or the help printed before, is out."""
         try:
-            put(message or "", sys.stderr if status else sys.stdout)
+            put([message or ""], sys.stderr if status else sys.stdout)
         except OSError as error:
             if not status:
                 self.error(f"cannot print: {reason(error)}")
@@ -799,22 +794,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         results = verify() if args.input is None else measure(args.input)
         passed = results.get("passed", True)
-        files = []
+        files: list[tuple[str, Iterable[str]]] = []
         if args.output is not None:
-            text = to_json(results)
+            parts = json_parts(results)
             if not passed:
                 # A faulty softmax may give NaN or infinity: JSON has only null for them.
-                text = to_json(json.loads(text, parse_constant=lambda _: None))
-            files.append((args.output, text))
+                parts = json_parts(json.loads("".join(parts), parse_constant=lambda _: None))
+            files.append((args.output, parts))
         if args.chart is not None:
-            files.append((args.chart, chart(results)))
+            files.append((args.chart, [chart(results)]))
         write(files)
     except OSError as error:
         parser.error(str(error))
     if args.input is not None:
         show("")
     try:
-        put(report(results, args.outputs), sys.stderr if "-" in args.outputs else sys.stdout)
+        put([report(results, args.outputs)], sys.stderr if "-" in args.outputs else sys.stdout)
     except OSError as error:
         parser.error(f"cannot print the report: {reason(error)}; the files are written")
     return 0 if passed else 1
