@@ -410,7 +410,7 @@ def read_inputs(path: str) -> Case:
         raise ValueError(f"no JSON object, should be one with the fields {names}")
     for name in {**dict.fromkeys(FIELDS), **given}:
         if name not in given:
-            raise ValueError(f"the field {name} is missing, should be there beside {names}")
+            raise ValueError(f"the field {name} is missing, should be given: {names}")
         if name not in (*FIELDS, "description"):
             raise ValueError(f"the field {name!a} is unknown, should be among {names}, description")
     if not isinstance(given.get("description", ""), str):
@@ -529,8 +529,8 @@ def verdicts(conditions: Case) -> list[str]:
             for j, (p, q) in enumerate(zip(*rows))
             if not abs(p - q) < change
         )
-        place *= change != 0
-        lines.append(f"{label:18}  {moved_by:17}  {weights:7}  {change:.6g}{place}")
+        largest_change = f"{change:.6g}{place if change else ''}"
+        lines.append(f"{label:18}  {moved_by:17}  {weights:7}  {largest_change}")
     return lines + notes
 
 
