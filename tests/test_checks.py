@@ -98,6 +98,14 @@ def scores_same_shift_for_all(query: Row, keys: Rows) -> Row:
     return true_scores(query, keys)
 
 
+def scores_far_too_large(query: Row, keys: Rows) -> Row:
+    return [1000.0 * score for score in true_scores(query, keys)]
+
+
+def softmax_too_short(row: Row) -> Row:
+    return true_softmax(row)[:2]
+
+
 def softmax_not_normalised(row: Row) -> Row:
     return [math.exp(score - max(row)) for score in row]
 
@@ -191,6 +199,7 @@ class BaseScoresAndWeights(CheckTests, unittest.TestCase):
         "should be 0.14002924504337805",
         softmax_zero: "the sum of query_and_key_bias.weights[1] is 0.0, should be 1.0",
         softmax_nan: "the sum of per_key_bias.weights[0] is nan, should be 1.0",
+        softmax_too_short: "no_bias.weights[0] has 2 values, not 3",
         softmax_base_2: "no_bias.weights[0][0] is 0.5030784492722891, should be 0.575975345215362",
         softmax_one_off: "the sum of level_keys.weights[0] is 1.000000001, should be 1.0",
     }
@@ -250,6 +259,8 @@ class QueryBiasChangesRelativeScores(CheckTests, unittest.TestCase):
         softmax_constant: "query_bias.weights[0] moved by 0.0, should move by more than 1e-12",
         softmax_base_2: "query_bias.weights[0][0] / [2] is 2.665144142690225, "
         "should be 4.113250378782927",
+        softmax_too_short: "it cannot be worked out: IndexError('list index out of range')",
+        scores_far_too_large: "it cannot be worked out: OverflowError('math range error')",
         softmax_zero: "query_bias.weights[0][0] / [1] is nan, should be 1.0",
         softmax_nan: "query_bias.weights[1] moved by nan, should move by more than 1e-12",
     }
