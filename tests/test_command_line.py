@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import stat
 import subprocess
@@ -11,6 +13,7 @@ import unittest
 from pathlib import Path
 from typing import Any
 
+import verify_attention_bias
 from tests import PROJECT, SCRIPT, run, strict_json
 
 COMMITTED = (PROJECT / "results.json").read_bytes()
@@ -74,6 +77,13 @@ class Usage(InAFolder):
         self.assertEqual(done.stderr.splitlines()[:-1], printed.splitlines()[:-1])
         self.assertTrue(done.stderr.rstrip().endswith(b", wrote to standard output"))
         self.assertEqual(self.names(), ["results.json"])
+
+    def test_standard_output_may_be_replaced(self) -> None:
+        with contextlib.redirect_stdout(io.StringIO()) as stdout:
+            with contextlib.redirect_stderr(io.StringIO()) as stderr:
+                self.assertEqual(verify_attention_bias.main(["--output", "-"]), 0)
+        self.assertEqual(stdout.getvalue().encode(), COMMITTED)
+        self.assertEqual(stderr.getvalue().count("\nPASS "), 8)
 
     def test_the_report_is_ascii_and_fits_a_terminal(self) -> None:
         report = run("--output", "-").stderr.decode("ascii")
@@ -304,6 +314,9 @@ class StandardOutputInTrouble(InAFolder):
             self.assertEqual(self.output.read_bytes(), COMMITTED)
             done = run("--output", "-", stdout=stdout, preexec_fn=limit_file_size(20000))
             self.assert_error(done, "cannot write '-': ")
+            for argument in "--help", "--version":
+                done = run(argument, stdout=stdout, preexec_fn=limit_file_size(20000))
+                self.assert_error(done, "cannot print: ")
         self.assertEqual(full.stat().st_size, 20000)
 
     def test_it_is_ascii_only(self) -> None:

@@ -320,7 +320,9 @@ class Refused(Given):
             self.assert_refused(fewer, f"the field {name} is missing")
             twice = json.dumps(BUILT_IN)[:-1] + f', "{name}": [[1, 2]]}}'
             self.assert_refused(twice.encode(), f"the field '{name}' is given twice; ")
-        self.assert_refused({**BUILT_IN, "values": []}, "the field 'values' is unknown", "key_bias")
+        self.assert_refused(
+            {**BUILT_IN, "values": []}, "the field 'values' is unknown", "key_bias, description; "
+        )
         self.assert_refused({**BUILT_IN, "description": 7}, "description should be a text; ")
 
     def test_numbers(self) -> None:
@@ -352,12 +354,12 @@ class Refused(Given):
             ("keys", [[1, 0], [2, 1, 3]], "keys[1] has length 3, should have 2"),
             ("query_bias", [1], "query_bias has length 1, should have 2"),
             ("key_bias", [1, 2, 3], "key_bias has length 3, should have 2"),
-            ("queries", [], "queries is empty, should have length at least 1"),
+            ("queries", [], "queries is empty, should have length at least 1; "),
             ("queries", [[]], "queries[0] is empty"),
             ("keys", [], "keys is empty"),
             ("keys", [[1, 0], []], "keys[1] is empty, should have length 2"),
             ("key_bias", [], "key_bias is empty, should have length 2"),
-            ("queries", [1, 0], "queries[0] is a number, should be a list of numbers"),
+            ("queries", [1, 0], "queries[0] is a number, should be a list of numbers; "),
             ("keys", [1, 0], "keys[0] is a number, should be a list of numbers"),
             ("query_bias", [[0, 1]], "query_bias[0] is a list, should be a number"),
             ("queries", 1, "queries is a number, should be a list of lists"),
