@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     Vector = list[float]
     Matrix = list[list[float]]
     Matrices = dict[str, Matrix]
-    Case = dict[str, Any]  # scores, weights and what else is known of them
+    JsonObject = dict[str, Any]
     Each = Callable[[Matrix], Iterable[Vector]]
 
 __version__ = "1.0.0"
@@ -130,7 +130,7 @@ def softmax(row: Sequence[float]) -> Vector:
 # The four conditions
 
 
-def attend(queries: Matrix, keys: Matrix, each: Each = iter) -> Case:
+def attend(queries: Matrix, keys: Matrix, each: Each = iter) -> JsonObject:
     """Return the scores and the weights, (n_q, n_k) each, of queries and keys as they are."""
     rows: Matrix = []
     for query in each(queries):
@@ -158,10 +158,10 @@ def moved_together(before: Vector, after: Vector) -> bool:
     return max(shifts) - min(shifts) <= TOLERANCE * largest / 2
 
 
-def compare(inputs: Case, each: Each = iter) -> Case:
+def compare(inputs: JsonObject, each: Each = iter) -> JsonObject:
     """Return inputs and their four conditions, those with a bias measured against no_bias.
 
-    inputs are the four FIELDS. each passes queries on one by one, and may watch the work so.
+    inputs has the four FIELDS. each iterates over queries: it is iter, or shows progress as well.
     """
     queries, keys = inputs["queries"], inputs["keys"]
     biased_queries = add_bias("queries", queries, inputs["query_bias"])
@@ -182,7 +182,7 @@ def compare(inputs: Case, each: Each = iter) -> Case:
     return {"tolerance": tolerance, "inputs": inputs, "conditions": conditions}
 
 
-def special_case(keys: Matrix, query_bias: Vector, key_biases: Matrix) -> Case:
+def special_case(keys: Matrix, query_bias: Vector, key_biases: Matrix) -> JsonObject:
     """Return the first query with this bias on keys that each have a bias of their own."""
     queries = QUERIES[:1]
     biased_queries = [plus(query, query_bias) for query in queries]
@@ -210,7 +210,8 @@ def scores_for(*numerators: int) -> Vector:
 def weights_for(*numerators: int) -> Vector:
     """Return the closed form of the weights for these scores, as softmax is defined."""
     powers = [math.exp(score) for score in scores_for(*numerators)]
-    return [power / math.fsum(powers) for power in powers]
+    total = math.fsum(powers)
+    return [power / total for power in powers]
 
 
 class Check:
@@ -333,7 +334,7 @@ CHECKS = {
 }
 
 
-def verify() -> Case:
+def verify() -> JsonObject:
     """Compute the built-in vectors, run the checks on them; return what results.json holds."""
     results = compare(dict(zip(FIELDS, (QUERIES, KEYS, QUERY_BIAS, KEY_BIAS))))
     zero, level = [0.0, 0.0], [[1.0, 1.0], [0.0, 1.0], [-1.0, 1.0]]
@@ -388,7 +389,7 @@ def require(where: str, value: Any, *shape: int) -> None:
         raise ValueError(f"{where} has length {len(value)}, should have {size} as queries[0] has")
 
 
-def once(pairs: list[tuple[str, Any]]) -> Case:
+def unique_fields(pairs: list[tuple[str, Any]]) -> JsonObject:
     """Return a JSON object; a ValueError names a field that is given twice."""
     fields = {}
     for name, value in pairs:
@@ -398,12 +399,12 @@ def once(pairs: list[tuple[str, Any]]) -> Case:
     return fields
 
 
-def read_inputs(path: str) -> Case:
+def read_inputs(path: str) -> JsonObject:
     """Return the vectors in a file, all numbers float; a ValueError says what is wrong."""
     try:
         with open(0 if path == "-" else path, "rb", closefd=path != "-") as file:
             text = file.read().decode("utf-8-sig")
-        given = json.loads(text, parse_int=float, object_pairs_hook=once)
+        given = json.loads(text, parse_int=float, object_pairs_hook=unique_fields)
     except RecursionError:
         raise ValueError("nested too deeply, should be lists of numbers in an object") from None
     except ValueError as error:
@@ -427,8 +428,8 @@ def read_inputs(path: str) -> Case:
     return {name: given[name] for name in ("description", *FIELDS) if name in given}
 
 
-def measure(path: str) -> Case:
-    """Compute the vectors in a file; return what the JSON holds for them, or say why not."""
+def measure(path: str) -> JsonObject:
+    """Return what the JSON holds for the vectors in a file; an OSError says why it cannot."""
     done = 0
 
     def each(queries: Matrix) -> Iterable[Vector]:
@@ -436,21 +437,21 @@ def measure(path: str) -> Case:
         total = 4 * len(queries)
         for query in queries:
             if done % (total // 100 + 1) == 0:
-                show(f"computing, {100 * done // total}%")
+                show_progress(f"computing, {100 * done // total}%")
             done += 1
             yield query
 
-    show("reading")
+    show_progress("reading")
     try:
         results = compare(read_inputs(path), each)
     except (OSError, ValueError, OverflowError) as error:
         why = f"{reason(error)}; --input takes the vectors as JSON"
         raise OSError(f"cannot use {path!r}: {why}") from None
-    show("writing")
+    show_progress("writing")
     return results
 
 
-def show(text: str) -> None:
+def show_progress(text: str) -> None:
     """Show on a terminal how far the run is, in place of what was shown before."""
     if sys.stderr is not None and sys.stderr.isatty():
         print(f"\r{text:16}\r", end="", file=sys.stderr, flush=True)
@@ -492,7 +493,7 @@ def vector(values: Vector) -> str:
     return f"({', '.join(numbers)})"
 
 
-def table(conditions: Case) -> list[str]:
+def table(conditions: JsonObject) -> list[str]:
     """Return the first query row as lines, the conditions of equal weights next to each other."""
     lines = ["condition           key          score  bias adds    weight"]
     unbiased = conditions["no_bias"]["scores"][0]
@@ -509,7 +510,7 @@ def table(conditions: Case) -> list[str]:
     return lines
 
 
-def verdicts(conditions: Case) -> list[str]:
+def verdicts(conditions: JsonObject) -> list[str]:
     """Return what each bias did to the scores and weights of all rows."""
     lines = ["all rows            scores moved by    weights  largest weight change"]
     notes = []
@@ -537,7 +538,7 @@ def verdicts(conditions: Case) -> list[str]:
     return lines + notes
 
 
-def check_lines(checks: list[Case]) -> list[str]:
+def check_lines(checks: list[JsonObject]) -> list[str]:
     """Return a line for each check, and below one that failed the first value that is off."""
     lines = ["     check                              error claim"]
     for check in checks:
@@ -550,7 +551,7 @@ def check_lines(checks: list[Case]) -> list[str]:
     return [*lines, ""]
 
 
-def report(results: Case, outputs: list[str]) -> str:
+def report(results: JsonObject, outputs: list[str]) -> str:
     """Return the report, in ASCII; it ends with the names of what was written."""
     inputs, checks = results["inputs"], results.get("checks")
     queries, keys = inputs["queries"], inputs["keys"]
@@ -603,7 +604,7 @@ BAR = (
 )
 
 
-def chart(results: Case) -> str:
+def chart(results: JsonObject) -> str:
     """Return an SVG of the weights of the first query, the conditions of equal weights in pairs.
 
     Of more than eight keys it shows the seven with the largest weights, and one bar for the rest.
@@ -657,7 +658,7 @@ def chart(results: Case) -> str:
 # The command line
 
 
-def put(parts: Iterable[str], stream: TextIO | None) -> None:
+def print_now(parts: Iterable[str], stream: TextIO | None) -> None:
     """Print a text at once; a stream that is closed, or that nobody reads on, is no error."""
     if stream is None:
         return
@@ -677,7 +678,7 @@ def is_special(path: str) -> bool:
     return path == "-" or there
 
 
-def beside(path: str) -> tuple[str, str]:
+def replacement_for(path: str) -> tuple[str, str]:
     """Return the name of a new file, and that of the file it is to replace, links followed."""
     target = os.path.realpath(path)
     if not os.path.basename(path) or os.path.isdir(target) or os.path.islink(target):
@@ -687,7 +688,7 @@ def beside(path: str) -> tuple[str, str]:
     return os.path.join(os.path.dirname(target), f".{os.urandom(8).hex()}.tmp"), target
 
 
-def pour(path: str, parts: Iterable[str]) -> None:
+def write_special(path: str, parts: Iterable[str]) -> None:
     """Write a text to standard output, or to a device or pipe."""
     if path != "-":
         with open(path, "w", encoding="utf-8", newline="\n") as file:
@@ -697,7 +698,7 @@ def pour(path: str, parts: Iterable[str]) -> None:
         raise OSError(errno.EBADF, "it is closed")
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(newline="\n")
-    put(parts, sys.stdout)
+    print_now(parts, sys.stdout)
 
 
 def write(files: list[tuple[str, Iterable[str]]]) -> None:
@@ -710,16 +711,15 @@ def write(files: list[tuple[str, Iterable[str]]]) -> None:
     try:
         for path, parts in sorted(files, key=lambda file: (is_special(file[0]), file[0] == "-")):
             if is_special(path):
-                pour(path, parts)
+                write_special(path, parts)
                 continue
-            new, target = beside(path)
+            new, target = replacement_for(path)
             staged.append((path, new, target))
             with open(new, "x", encoding="utf-8", newline="\n") as file:
                 if os.path.exists(target):
                     os.chmod(new, stat.S_IMODE(os.stat(target).st_mode))
                 file.writelines(parts)
-        for name, new, target in staged:
-            path = name
+        for path, new, target in staged:  # noqa: B007, the path is for the error below
             os.replace(new, target)
     except (OSError, ValueError) as error:
         why = f"{reason(error)}; try another file, or - for standard output"
@@ -745,7 +745,7 @@ class Parser(argparse.ArgumentParser):
     def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
         """Exit when the message, or the help printed before, is out."""
         try:
-            put([message or ""], sys.stderr if status else sys.stdout)
+            print_now([message or ""], sys.stderr if status else sys.stdout)
         except OSError as error:
             if not status:
                 self.error(f"cannot print: {reason(error)}")
@@ -791,7 +791,15 @@ def command_line(argv: Sequence[str] | None) -> tuple[Parser, argparse.Namespace
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return 0, or 1 where a check failed.
 
-    Bad usage, unreadable input and an output that cannot be written raise SystemExit(2).
+    argv is sys.argv[1:] where it is left out. Bad usage, unreadable input and an output that
+    cannot be written raise SystemExit(2).
+
+    >>> from contextlib import redirect_stderr, redirect_stdout
+    >>> from io import StringIO
+    >>> with redirect_stdout(StringIO()) as document, redirect_stderr(StringIO()) as report:
+    ...     code = main(["--output", "-"])
+    >>> code, report.getvalue().count("PASS"), json.loads(document.getvalue())["passed"]
+    (0, 8, True)
     """
     parser, args = command_line(argv)
     try:
@@ -810,9 +818,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         parser.error(str(error))
     if args.input is not None:
-        show("")
+        show_progress("")
     try:
-        put([report(results, args.outputs)], sys.stderr if "-" in args.outputs else sys.stdout)
+        print_now(
+            [report(results, args.outputs)], sys.stderr if "-" in args.outputs else sys.stdout
+        )
     except OSError as error:
         parser.error(f"cannot print the report: {reason(error)}; the files are written")
     return 0 if passed else 1

@@ -39,7 +39,8 @@ class Picture(InAFolder):
         path, chart = self.folder / "inputs.json", self.folder / "chart.svg"
         path.write_text(json.dumps(inputs), "utf-8")
         arguments = ["--input", str(path), "--output", str(self.output), "--chart", str(chart)]
-        with contextlib.redirect_stdout(io.StringIO()):
+        quiet = contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO())
+        with quiet[0], quiet[1]:
             self.assertEqual(verify_attention_bias.main(arguments), 0)
         return ElementTree.fromstring(chart.read_bytes()), strict_json(self.output.read_bytes())
 

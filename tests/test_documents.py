@@ -72,8 +72,8 @@ class Documents(unittest.TestCase):
             self.assertIn(f"`{name}`", README)
 
     def test_public_functions_have_an_example(self) -> None:
-        for function in (verify_attention_bias.scores, verify_attention_bias.softmax):
-            self.assertIn(">>> ", function.__doc__ or "")
+        for name in "scores", "softmax", "main":
+            self.assertIn(">>> ", getattr(verify_attention_bias, name).__doc__)
 
     def test_links_within_the_project_lead_somewhere(self) -> None:
         for target in re.findall(r"\]\(([^)#:]+)\)", README):
