@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import verify_attention_bias
-from tests import PROJECT, SCRIPT, run, strict_json
+from tests import PROJECT, SCRIPT, WINDOWS, Exact, run, strict_json
 
 COMMITTED = (PROJECT / "results.json").read_bytes()
-WINDOWS = os.name == "nt"
 OLD = b"what was there before"
 
 # Root may write anywhere, so the process gives that right up, with all it imports at hand.
@@ -32,7 +31,7 @@ exec(code, {"__name__": "__main__"})
 """
 
 
-class InAFolder(unittest.TestCase):
+class InAFolder(Exact):
     """A test that has a folder for itself, and looks at what is left in it."""
 
     def setUp(self) -> None:
@@ -44,10 +43,24 @@ class InAFolder(unittest.TestCase):
     def names(self) -> list[str]:
         return sorted(path.name for path in self.folder.iterdir())
 
+    def assert_results(self, text: bytes) -> None:
+        """Hold that a text is results.json, but for last digits of another platform's exp."""
+        self.assert_same_json(strict_json(text), strict_json(COMMITTED))
+        self.assertNotIn(b"\r", text)
+
     def assert_written(self, done: Any, stderr: bytes = b"") -> None:
         self.assertEqual((done.returncode, done.stderr), (0, stderr))
-        self.assertEqual(self.output.read_bytes(), COMMITTED)
+        self.assert_results(self.output.read_bytes())
         self.assertEqual(self.names(), ["results.json"])
+
+    def assert_usage(self, done: Any, *words: str) -> None:
+        """Exit 2 with argparse's usage and one line on stderr that has these words."""
+        usage, line = done.stderr.decode().split("verify_attention_bias.py: error: ")
+        self.assertTrue(usage.startswith("usage: verify_attention_bias.py "), usage)
+        self.assertEqual((done.returncode, line.count("\n")), (2, 1), line)
+        for word in words:
+            self.assertIn(word, line)
+        self.assertFalse(done.stdout)
 
     def assert_error(self, done: Any, *words: str) -> None:
         """Exit 2 with one line on stderr that has these words, and nothing on stdout."""
@@ -73,7 +86,8 @@ class Usage(InAFolder):
     def test_a_dash_is_standard_output_and_the_report_goes_to_stderr(self) -> None:
         printed = run("--output", str(self.output)).stdout
         done = run("--output", "-", cwd=self.folder)
-        self.assertEqual((done.returncode, done.stdout), (0, COMMITTED))
+        self.assertEqual(done.returncode, 0)
+        self.assert_results(done.stdout)
         self.assertEqual(done.stderr.splitlines()[:-1], printed.splitlines()[:-1])
         self.assertTrue(done.stderr.rstrip().endswith(b", wrote to standard output"))
         self.assertEqual(self.names(), ["results.json"])
@@ -82,19 +96,20 @@ class Usage(InAFolder):
         with contextlib.redirect_stdout(io.StringIO()) as stdout:
             with contextlib.redirect_stderr(io.StringIO()) as stderr:
                 self.assertEqual(verify_attention_bias.main(["--output", "-"]), 0)
-        self.assertEqual(stdout.getvalue().encode(), COMMITTED)
+        self.assert_results(stdout.getvalue().encode())
         self.assertEqual(stderr.getvalue().count("\nPASS "), 8)
 
     def test_the_report_is_ascii_and_fits_a_terminal(self) -> None:
         report = run("--output", "-").stderr.decode("ascii")
         self.assertLessEqual(max(map(len, report.splitlines())), 80)
+        self.assertLessEqual(len(report.splitlines()), 48)
         self.assertEqual(report.count("\nPASS "), 8)
         self.assertNotIn("FAIL", report)
         self.assertNotIn("-0.000000", report)
 
     def test_version_and_help(self) -> None:
         for argument, words in (
-            ("--version", ["verify_attention_bias.py 1."]),
+            ("--version", ["verify_attention_bias.py 2."]),
             (
                 "--help",
                 ["--output FILE", "--version ", "verify_attention_bias.py --output results.json"],
@@ -106,15 +121,14 @@ class Usage(InAFolder):
                 self.assertIn(word, done.stdout.decode())
         self.assertEqual(self.names(), [])
 
-    def test_bad_usage_is_one_line(self) -> None:
+    def test_bad_usage(self) -> None:
         for arguments, word in (
             (["--outptu", "x"], "unrecognized arguments: --outptu x"),
             (["--output"], "--output: expected one argument"),
             (["extra.json"], "unrecognized arguments: extra.json"),
-            (["two\nlines"], "unrecognized arguments: two lines"),
         ):
             with self.subTest(arguments=arguments):
-                self.assert_error(run(*arguments, cwd=self.folder), word)
+                self.assert_usage(run(*arguments, cwd=self.folder), word)
         self.assertEqual(self.names(), [])
 
     def test_the_interpreter_s_flags_change_nothing(self) -> None:
@@ -145,11 +159,10 @@ class Usage(InAFolder):
             report = done.stdout.decode("ascii").replace(os.linesep, "\n")
             self.assertIn("\nFAIL query_bias_changes_relative_scores", report)
             self.assertIn(
-                "     no_bias.weights[0][0] is 0.3333333333333333, should be 0.575975345215362\n"
-                "     and 2 more, listed in the JSON\n",
-                report,
+                "\n     no_bias.weights[0][0] is 0.3333333333333333, should be 0.57", report
             )
-            self.assertIn("\n3 of 8 checks passed at tolerance 1e-12, wrote ", report)
+            self.assertIn("\n     and 2 more, listed in the JSON\n", report)
+            self.assertIn("\n1 of 8 checks passed at tolerance 1e-12, wrote ", report)
             self.assertIs(strict_json(self.output.read_bytes())["passed"], False)
 
 
@@ -236,7 +249,7 @@ class OutputThatIsThere(InAFolder):
         reader = os.open(self.output, os.O_RDONLY | os.O_NONBLOCK)
         try:
             done = run("--output", str(self.output))
-            self.assertEqual(os.read(reader, 2 * len(COMMITTED)), COMMITTED)
+            self.assert_results(os.read(reader, 2 * len(COMMITTED)))
         finally:
             os.close(reader)
         self.assertEqual((done.returncode, done.stderr), (0, b""))
@@ -300,7 +313,8 @@ class StandardOutputInTrouble(InAFolder):
     @unittest.skipIf(WINDOWS, "Windows has no preexec_fn")
     def test_stderr_is_closed(self) -> None:
         done = run("--output", "-", preexec_fn=lambda: os.close(2))
-        self.assertEqual((done.returncode, done.stdout), (0, COMMITTED))
+        self.assertEqual(done.returncode, 0)
+        self.assert_results(done.stdout)
 
     @unittest.skipIf(WINDOWS, "Windows has no RLIMIT_FSIZE")
     def test_it_is_full(self) -> None:
@@ -310,13 +324,10 @@ class StandardOutputInTrouble(InAFolder):
             done = run(
                 "--output", str(self.output), stdout=stdout, preexec_fn=limit_file_size(20000)
             )
-            self.assert_error(done, "cannot print the report: ", "; the files are written\n")
-            self.assertEqual(self.output.read_bytes(), COMMITTED)
+            self.assert_error(done, "cannot print: ", "; the files are written\n")
+            self.assert_results(self.output.read_bytes())
             done = run("--output", "-", stdout=stdout, preexec_fn=limit_file_size(20000))
-            self.assert_error(done, "cannot write '-': ")
-            for argument in "--help", "--version":
-                done = run(argument, stdout=stdout, preexec_fn=limit_file_size(20000))
-                self.assert_error(done, "cannot print: ")
+            self.assert_error(done, "cannot print: ")
         self.assertEqual(full.stat().st_size, 20000)
 
     def test_it_is_ascii_only(self) -> None:
@@ -324,7 +335,7 @@ class StandardOutputInTrouble(InAFolder):
         environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
         done = run("--output", str(output), env=environment)
         self.assertEqual((done.returncode, done.stderr), (0, b""))
-        self.assertEqual(output.read_bytes(), COMMITTED)
+        self.assert_results(output.read_bytes())
         self.assertIn(b"r\\xe9sultats.json", done.stdout)
         done = run("--output", str(output / "below"), env=environment)
         self.assert_error(done, "sultats.json")
@@ -335,7 +346,3 @@ def limit_file_size(size: int) -> Any:
     import resource
 
     return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
-
-
-if __name__ == "__main__":
-    unittest.main()
