@@ -588,7 +588,7 @@ def fixed(number: float | None, decimals: int = 6) -> str:
     if number is None:
         return ""
     number = round(number, decimals) + 0.0
-    texts = [f"{number:{kind}}" for kind in (f".{decimals}f", ".6g", ".2e")]
+    texts = [f"{number:{kind}}" for kind in (f".{decimals}f", ".4f", ".1f", ".2e")]
     return next(text for text in texts if len(text) <= 9)
 
 

@@ -86,7 +86,7 @@ def biased_vectors(inputs: Any, name: str) -> tuple[list[Any], list[Any]]:
     result = []
     for vectors, bias in ("queries", "query_bias"), ("keys", "key_bias"):
         rows = [[Fraction(value) for value in row] for row in inputs[vectors]]
-        if vectors == "queries" and "query" in name or vectors == "keys" and "key" in name:
+        if (vectors == "queries" and "query" in name) or (vectors == "keys" and "key" in name):
             added = bias_rows(inputs.get(bias), len(rows), len(rows[0]))
             rows = [[a + Fraction(b) for a, b in zip(*pair)] for pair in zip(rows, added)]
         result.append(rows)
@@ -197,10 +197,8 @@ class Exact(TestCase):
         number = r"(-?\d+(?:\.\d+)?(?:e[-+]\d+)?)"
         texts = [re.split(number, re.sub(r" +", " ", text)) for text in (actual, expected)]
         for a, b in zip(*texts):
-            if a != b and re.fullmatch(number, a) and re.fullmatch(number, b):
-                if close(float(a), float(b)):
-                    continue
-            if a != b:
+            numbers = re.fullmatch(number, a) and re.fullmatch(number, b)
+            if a != b and not (numbers and close(float(a), float(b))):
                 self.assertEqual(actual, expected)
         self.assertEqual(len(texts[0]), len(texts[1]), f"{actual}\n{expected}")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import os
 import random
 import stat
 import subprocess
@@ -90,7 +89,7 @@ class Picture(InAFolder):
             # A character of this size is 8 wide, 9 where it is bold.
             width = len(text.text or "") * (9 if text.get("class") == "bold" else 8)
             right = x if text.get("class") == "number" else x + width
-            self.assertTrue(20 <= x and right <= 540, text.text)
+            self.assertTrue(x >= 20 and right <= 540, text.text)
         heights = [float(text.get("y")) for text in root.iter(f"{NAMESPACE}text")]
         for a, b in zip(sorted(set(heights)), sorted(set(heights))[1:]):
             self.assertGreaterEqual(b - a, 20)
@@ -161,7 +160,7 @@ class Picture(InAFolder):
     def test_the_sentences_follow_the_exact_verdict(self) -> None:
         inputs = {"queries": [[1.0]], "keys": [[0.1], [0.3], [0.2]], "mask": [[0.0, 0.0, None]]}
         for key_bias, query_bias, sentences in (
-            ([1e9], [0.0], ["every score + 1e+09, no weight moved", "every score + 0.000, no"]),
+            ([1e9], [0.0], ["every score + 1.00e+09, no weight moved", "every score + 0.000, no"]),
             (
                 [-2.5],
                 [1.0],

@@ -359,8 +359,8 @@ class IneffectiveQueryBias(CheckTests, Exact):
         scores_query_bias_left_out: "level_keys.(query_bias - no_bias).scores[0][2] is 0.0, "
         "should be 0.7071067811865475",
         scores_level_keys_raised: "level_keys.no_bias.scores[0][1] is 1.0, should be 0.0",
-        scores_zero_query_bias_moves: "zero_query_bias.query_bias.scores[0][0] is 1.0606601717798212, "
-        "should be 0.7071067811865475",
+        scores_zero_query_bias_moves: "zero_query_bias.query_bias.scores[0][0] is "
+        "1.0606601717798212, should be 0.7071067811865475",
         softmax_not_shift_invariant: "level_keys.query_bias.weights[0][2] is "
         "0.18181818181818182, should be 0.14002924504337805",
         softmax_constant: "zero_query_bias.query_bias.weights[0][0] is 0.3333333333333333, "

@@ -8,7 +8,6 @@ import json
 import math
 import random
 import tempfile
-import unittest
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -456,7 +455,7 @@ class Shown(Heads):
         self.assertIn("keys[1] -inf ", report)
         self.assertIn("keys[2] -0.25 ", report)
         text = "\n".join(lines)
-        for number in " -78.769 ", " 10.000000 ", " -1234.57 ", " 123456 ", " -1e+25 ":
+        for number in " -78.7690 ", " 10.000000 ", " -1234.6 ", " 123456.0 ", " -1.00e+25 ":
             self.assertIn(number, text)
 
 

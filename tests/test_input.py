@@ -7,7 +7,6 @@ import io
 import json
 import math
 import os
-import random
 import unittest
 from typing import Any
 from unittest import mock
