@@ -150,7 +150,7 @@ def rows_of(inputs: JsonObject, name: str) -> Matrix:
 
 
 def attend(query: Vector, keys: Matrix, mask: Vector, form: str) -> Any:
-    """Return the scores and weights of a query, (n_k,), in a number format, None past its range."""
+    """Return scores rounded to a format, and their weights; keys are in it. None past its range."""
     try:
         row = rounded(scores(rounded(query, form), keys), form)
     except ValueError:  # infinities of both signs have no sum
@@ -170,16 +170,16 @@ def compare_query(case: Any, exact: Exact, stored_keys: JsonObject) -> Compared:
     (query, bias, mask), rows, moved = case, {}, {}
     whole_conditions = four(exact.whole(query), exact.whole(bias), *exact.keys)
     for name, (vector, columns) in whole_conditions.items():
-        products, weights = rows["exact", name] = exact.attend(vector, columns, mask)
+        products, weights = rows["exact", name] = exact.weigh(vector, columns, mask)
         unbiased, unmoved = rows["exact", "no_bias"]
         added = [b - a for a, b, term in zip(unbiased, products, mask) if term > CLOSED]
         moved["spread", name] = max(added) - min(added), 0  # a common shift has none
         moved["exact", name] = farthest(weights, unmoved)
     for form, both in stored_keys.items():
         for name, (vector, keys) in four(query, bias, *both).items():
-            row = rows[form, name] = attend(vector, keys, mask, form)
-            right = rows["exact", name][1]
-            moved[form, name] = farthest(row[1], right) if row else (math.inf, 0)
+            right, found = rows["exact", name][1], attend(vector, keys, mask, form)
+            moved[form, name] = farthest(found[1], right) if found else (math.inf, 0)
+            rows[form, name] = found
     return rows, moved
 
 
@@ -222,12 +222,12 @@ def compare(inputs: JsonObject, keep: bool = True) -> Compared:
     results.update(conditions=conditions, formats=formats)
     for name in CONDITIONS:
         added = minus(shown["exact", name][0], shown["exact", "no_bias"][0])
-        shown["added", name] = exact.scores(added)
+        shown["added", name] = exact.scaled(added)
     return results, {**shown, "largest": largest}
 
 
-# The eight checks. A check yields the name of a row and what it should be, which is worked out
-# without scores and softmax; where the row follows from others, it stands between the two.
+# The eight checks. A check yields the name of a row, the row itself where it follows from others,
+# and what it should be: a closed form without scores and softmax, or another row.
 
 
 def scores_for(*numerators: int) -> Vector:
@@ -420,12 +420,12 @@ class Exact:
             columns.append(int.from_bytes(b"".join(digits), "little") - self.halves)
         return columns
 
-    def scores(self, products: Vector) -> Vector:
+    def scaled(self, products: Vector) -> Vector:
         """Return the scores, or differences of scores, that products of whole vectors stand for."""
         unit = self.power**2
         return [product / unit / self.root for product in products]
 
-    def attend(self, query: Vector, columns: Vector, mask: Vector) -> tuple[Vector, Vector]:
+    def weigh(self, query: Vector, columns: Vector, mask: Vector) -> tuple[Vector, Vector]:
         """Return the products of a whole query with the keys, and the weights."""
         size, half, total = self.size, self.half, sum(map(mul, query, columns)) + self.halves
         digits = total.to_bytes(size * len(mask), "little")
@@ -435,7 +435,7 @@ class Exact:
         for _ in mask:
             # Only differences to the largest sum of score and mask are rounded, so a common shift
             # changes nothing, to the bit, and no key costs another a digit.
-            below = self.scores([product - products[peak] for product in products])
+            below = self.scaled([product - products[peak] for product in products])
             row = [score + (term - mask[peak]) for score, term in zip(below, mask)]
             if max(row) <= 0:
                 break
@@ -454,7 +454,7 @@ FORMATS: JsonObject = {
 
 
 def rounded(row: Vector, form: str) -> Vector:
-    """Return a row as a format keeps it: to nearest, ties to even, and infinite past its range."""
+    """Return a row in a format: to nearest, ties to even; all infinite if one is past its range."""
     if not FORMATS[form]:
         return row
     bits, least, largest = FORMATS[form]
@@ -575,12 +575,12 @@ NOT_THE_LAYER = """NOT THIS LAYER: its own weights are up to {:.2g} from those w
 What follows is about another head: look at how vectors, biases and mask are given."""
 NO_LAYER = "No layer_weights are given: nothing has shown that these vectors are the layer's."
 READING = """The first table is the formula. The second is rounding: what a bias adds to the
-row "no bias" is what it costs in that format."""
+row without it is what that bias costs in the format."""
 ONE_KEY_BIAS = """With one key bias for all keys this can only confirm the algebra: RoPE, QK-norm
 and attention sinks need a bias for each row."""
 SCOPE = """Scope: one head, q and k of the same size, the same b_K on every key, softmax
-over a row; a mask or any term added to the scores does not touch it. RoPE,
-QK-norm and sinks do. A property of this formula, no advice to remove a bias."""
+over a row, whatever mask or term is added to the scores. Not with RoPE, QK-norm
+or attention sinks. A property of this formula, no advice to remove a bias."""
 
 
 def fixed(number: float | None, decimals: int = 6) -> str:
@@ -699,7 +699,7 @@ SVG = """\
 <title id="title">{2}</title>
 <desc id="desc">{3}</desc>
 <style>.page {{ fill: #ffffff; stroke: #bbbbbb }} text {{ fill: #1a1a1a }}
-.of_no_bias {{ fill: #1f5a96 }} .of_query_bias {{ fill: #f0a93c }}
+.of_no_bias {{ fill: #1f5a96 }} .of_query_bias {{ fill: #c77700 }}
 .number {{ text-anchor: end }} .bold {{ font-weight: bold }}
 @media (prefers-color-scheme: dark) {{
 .page {{ fill: #161b22; stroke: #444444 }} text {{ fill: #f0f0f0 }} .of_no_bias {{ fill: #3f7fc4 }}

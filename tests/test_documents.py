@@ -114,16 +114,22 @@ class NumbersInProse(unittest.TestCase):
             self.assertIn(sentence, text)
 
     def test_the_worked_lines(self) -> None:
-        for name, query in ("q", [1, 0]), ("q + b_Q = (1, 1)", [1, 1]):
-            scores = [(query[0] * a + query[1] * b) / math.sqrt(2) for a, b in KEYS]
+        for name, query, bias in (
+            ("q = (1, 0)", [1, 0], [0, 0]),
+            ("the same with keys k + b_K = (4, -2), (3, -1), (2, -2)", [1, 0], KEY_BIAS),
+            ("q + b_Q = (1, 1)", [1, 1], [0, 0]),
+        ):
+            keys = [[a + bias[0], b + bias[1]] for a, b in KEYS]
+            scores = [(query[0] * a + query[1] * b) / math.sqrt(2) for a, b in keys]
             powers = [math.exp(score) for score in scores]
-            weights = ", ".join(f"{power / math.fsum(powers):.3f}" for power in powers)
             shown = ", ".join(f"{score:.4f}" for score in scores).replace("0.0000", "0")
-            self.assert_said(f"- {name} has {'scores ' * (name == 'q')}{shown}; ")
             exponentials = ", ".join(f"{power:.3f}" for power in powers).replace("1.000", "1")
-            self.assert_said(f"{exponentials}, in sum {math.fsum(powers):.3f}; weights {weights}.")
-        self.assertEqual([QUERIES[0], QUERY_BIAS], [[1, 0], [0, 1]])
-        self.assert_said("The first query is q = (1, 0), the keys are (1, 0), (0, 1) and (-1, 0)")
+            weights = ", ".join(f"{power / math.fsum(powers):.3f}" for power in powers)
+            row = f"| {name} | {shown} | {exponentials}; {math.fsum(powers):.3f} | {weights} |"
+            self.assert_said(row)
+        self.assertEqual([QUERIES[0], QUERY_BIAS, KEY_BIAS], [[1, 0], [0, 1], [3, -2]])
+        vectors = "q = (1, 0), the keys are (1, 0), (0, 1) and (-1, 0), $`b_Q`$ is (0, 1), $`b_K`$ (3, -2)"
+        self.assert_said(vectors, f"(1, 1) · (3, -2)/√2 = {1 / math.sqrt(2):.3f} to every score")
 
     def test_the_tolerance_lies_between(self) -> None:
         rounding = max(check["max_error"] for check in RESULTS["checks"])
@@ -133,11 +139,11 @@ class NumbersInProse(unittest.TestCase):
         for name in "query_bias", "query_and_key_bias":
             for rows in zip(conditions[name]["weights"], before):
                 changes += [abs(a - b) for a, b in zip(*rows)]
-        self.assert_said(f"here by at most {rounding:.0e}".replace("e-0", "e-"))
-        self.assert_said(f"the smallest change of a weight by a bias is {min(changes):.4f}")
+        self.assert_said(f"the rounding here, at most {rounding:.0e},")
+        self.assert_said(f"the smallest change of a weight by $`b_Q`$, {min(changes):.4f}.")
         self.assertLess(rounding, 1e-12)
         self.assertGreater(min(changes), 1e-12)
-        self.assert_said(f"{rounding:.0e} is a last digit".replace("e-0", "e-"))
+        self.assert_said(f"{rounding:.0e} is a last digit")
         self.assertLessEqual(rounding, 4 * math.ulp(math.exp(2 * math.sqrt(2))))
 
     def test_the_picture_s_words(self) -> None:
@@ -156,7 +162,7 @@ class NumbersInProse(unittest.TestCase):
         errors = case["expected"]["formats"]["bfloat16"]
         both, alone = errors["query_and_key_bias"], errors["query_bias"]
         self.assert_said(f"brings bfloat16 from {both:.2g} to {alone:.2g} of the exact weights")
-        self.assert_said(f"rounds each biased key to {FORMATS['bfloat16'][0]} bits")
+        self.assert_said(f"keeps {FORMATS['bfloat16'][0]} bits of each biased key")
 
     def test_the_bounds(self) -> None:
         self.assert_said(f"more than {verify_attention_bias.LAYER_TOLERANCE} off")

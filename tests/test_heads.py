@@ -439,6 +439,23 @@ class Shown(Heads):
         lines = [line for line in self.table(report) if "keys[2]" in line]
         self.assertIn("  1.732051  ", lines[1])
 
+    def test_numbers_as_texts(self) -> None:
+        for number, text in (
+            (0.70710678, "0.707107"),
+            (-0.0, "0.000000"),
+            (-4e-7, "0.000000"),
+            (-6e-7, "-0.000001"),
+            (9.9999999, "10.000000"),
+            (-9.9999999, "-10.0000"),
+            (-78.769026, "-78.7690"),
+            (12345.678, "12345.7"),
+            (-5773502691896.258, "-5.77e+12"),
+            (None, ""),
+        ):
+            self.assertEqual(verify_attention_bias.fixed(number), text)
+        for number, text in ((2.12132, "2.121"), (-0.0004, "0.000"), (1e9, "1.00e+09")):
+            self.assertEqual(verify_attention_bias.fixed(number, 3), text)
+
     def test_columns(self) -> None:
         inputs = {
             "queries": [[1.0]],
