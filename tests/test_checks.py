@@ -332,8 +332,8 @@ class OtherQueryRow(CheckTests, Exact):
     faults = {
         scores_second_query_unbiased: "(key_bias - no_bias).scores[1][1] is 0.0, "
         "should be 5.65685424949238",
-        scores_same_shift_for_all: "the shift of row 1 - that of row 0[0] is 0.0, "
-        "should be 3.5355339059327378",
+        scores_same_shift_for_all: "(key_bias - no_bias).scores[1][0] is 2.1213203435596424, "
+        "should be 5.65685424949238",
         scores_second_row_without_scale: "no_bias.scores[1][0] is 2.0, should be 1.414213562373095",
         softmax_constant: "no_bias.weights[1][1] is 0.3333333333333333, "
         "should be 0.10167547551124892",

@@ -300,6 +300,21 @@ class OtherHeads(Heads):
             conditions["query_bias"]["max_weight_change"],
         )
 
+    def test_a_mask_that_cancels_large_scores(self) -> None:
+        for size in 1e4, 1e8, 1e12:
+            keys = [[size, 0.5], [0.0, 0.5], [size, -0.5], [1.0, 1.0]]
+            score = size / math.sqrt(2)
+            inputs = {
+                "queries": [[1.0, 0.0]],
+                "keys": keys,
+                "query_bias": [0.5 / size, 1.0],
+                "mask": [[-score, 0.25, -score, None]],
+            }
+            results, _ = self.answer(inputs)
+            weights = [exact_weights(inputs, name) for name in ("query_bias", "no_bias")]
+            change = max(abs(a - b) for a, b in zip(weights[0][0], weights[1][0]))
+            self.assert_exact(results["conditions"]["query_bias"]["max_weight_change"], change)
+
     def test_a_sum_of_score_and_mask_that_cancels(self) -> None:
         # The largest sum is that of the last key, and far from the largest mask.
         inputs = {
@@ -455,6 +470,38 @@ class Shown(Heads):
             self.assertEqual(verify_attention_bias.fixed(number), text)
         for number, text in ((2.12132, "2.121"), (-0.0004, "0.000"), (1e9, "1.00e+09")):
             self.assertEqual(verify_attention_bias.fixed(number, 3), text)
+
+    def test_vectors_as_texts(self) -> None:
+        for vectors, text in (
+            ([2.0, -1.0], "(2, -1)"),
+            ([0.12345, -1234.5, 1e-9], "(0.123, -1.23e+03, 1e-09)"),
+            ([1.0, 2.0, 3.0, 4.0], "(1, 2, 3, ...)"),
+            ([[1.0, 2.0], [3.0, 4.0]], "(1, 2), (3, 4)"),
+            ([[1.0, 2.0, 3.0]] * 4, "4 x 3"),
+            ([[0.125] * 2] * 2 + [[1.5, 2.5]], "3 x 2"),
+            ([[11.5]] * 5, "(11.5), (11.5), (11.5), (11.5), (11.5)"),
+            ([[1.0]] * 10, "10 x 1"),
+            (None, "none"),
+        ):
+            self.assertEqual(verify_attention_bias.brief(vectors), text)
+
+    def test_descriptions(self) -> None:
+        visible = verify_attention_bias.visible
+        for length in 89, 90, 91, 92, 1000:
+            text = "x" * length
+            shown = text if length <= 90 else "x" * 87 + "..."
+            self.assertEqual(visible(text, "utf-8", 90), shown)
+        self.assertEqual(visible("\u81ea" * 30, "utf-8", 90), "\u81ea" * 30)
+        self.assertEqual(visible("\u81ea" * 31, "utf-8", 90), "\u81ea" * 29 + "...")
+        self.assertEqual(visible("\u81ea" * 15, "ascii", 90), "\\u81ea" * 15)
+        self.assertEqual(visible("\u81ea" * 16, "ascii", 90), "\\u81ea" * 14 + "...")
+        self.assertEqual(visible("\xe9\n\x1b[1m\ud800", "latin-1"), "\xe9\\n\\x1b[1m\\ud800")
+        for encoding, name in (("utf-8", "\u81ea"), ("ascii", "\\u81ea")):
+            results, shown = verify_attention_bias.verify()
+            results["inputs"]["description"] = "\u81ea"
+            report = verify_attention_bias.report(results, shown, ["\u81ea.json", "-"], encoding)
+            self.assertTrue(report.endswith(f", wrote {name}.json and to standard output\n"))
+            self.assertIn(f"\nb_Q (0, 1); b_K (3, -2)\n{name}\n\n", report)
 
     def test_columns(self) -> None:
         inputs = {
