@@ -128,8 +128,9 @@ class NumbersInProse(unittest.TestCase):
             row = f"| {name} | {shown} | {exponentials}; {math.fsum(powers):.3f} | {weights} |"
             self.assert_said(row)
         self.assertEqual([QUERIES[0], QUERY_BIAS, KEY_BIAS], [[1, 0], [0, 1], [3, -2]])
-        vectors = "q = (1, 0), the keys are (1, 0), (0, 1) and (-1, 0), $`b_Q`$ is (0, 1), $`b_K`$ (3, -2)"
-        self.assert_said(vectors, f"(1, 1) · (3, -2)/√2 = {1 / math.sqrt(2):.3f} to every score")
+        vectors = "q = (1, 0), the keys are (1, 0), (0, 1) and (-1, 0), $`b_Q`$ is (0, 1), $`b_K`$ "
+        self.assert_said(vectors + "(3, -2), and ")
+        self.assert_said(f"(1, 1) · (3, -2)/√2 = {1 / math.sqrt(2):.3f} to every score")
 
     def test_the_tolerance_lies_between(self) -> None:
         rounding = max(check["max_error"] for check in RESULTS["checks"])

@@ -497,9 +497,9 @@ class Shown(Heads):
         self.assertEqual(visible("\u81ea" * 16, "ascii", 90), "\\u81ea" * 14 + "...")
         self.assertEqual(visible("\xe9\n\x1b[1m\ud800", "latin-1"), "\xe9\\n\\x1b[1m\\ud800")
         for encoding, name in (("utf-8", "\u81ea"), ("ascii", "\\u81ea")):
-            results, shown = verify_attention_bias.verify()
+            results, found = verify_attention_bias.verify()
             results["inputs"]["description"] = "\u81ea"
-            report = verify_attention_bias.report(results, shown, ["\u81ea.json", "-"], encoding)
+            report = verify_attention_bias.report(results, found, ["\u81ea.json", "-"], encoding)
             self.assertTrue(report.endswith(f", wrote {name}.json and to standard output\n"))
             self.assertIn(f"\nb_Q (0, 1); b_K (3, -2)\n{name}\n\n", report)
 
