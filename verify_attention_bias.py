@@ -694,7 +694,7 @@ def report(results: JsonObject, shown: JsonObject, outputs: list[str], encoding:
 # The picture
 
 SVG = """\
-<svg xmlns="http://www.w3.org/2000/svg" width="520" height="{0}" viewBox="0 0 520 {0}"
+<svg xmlns="http://www.w3.org/2000/svg" width="780" viewBox="0 0 520 {0}"
  role="img" aria-labelledby="title desc" font-family="Helvetica, Arial, sans-serif" font-size="16">
 <title id="title">{2}</title>
 <desc id="desc">{3}</desc>

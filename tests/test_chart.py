@@ -80,7 +80,7 @@ class Picture(InAFolder):
 
     def assert_apart(self, root: Any) -> None:
         """Hold that no bar and no line of text lies on another or outside of the page."""
-        height = float(root.get("height"))
+        height = float(root.get("viewBox").split()[3])
         tops = [float(bar.get("y")) for bar in bars(root) if float(bar.get("width"))]
         self.assertTrue(all(a + 17 < b for a, b in zip(tops, tops[1:])))
         for text in root.iter(f"{NAMESPACE}text"):

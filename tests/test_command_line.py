@@ -99,6 +99,13 @@ class Usage(InAFolder):
         self.assert_results(stdout.getvalue().encode())
         self.assertEqual(stderr.getvalue().count("\nPASS "), 8)
 
+    def test_lines_end_alike_on_every_platform(self) -> None:
+        stdout = io.TextIOWrapper(io.BytesIO(), newline="\r\n")
+        with contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(io.StringIO()):
+            verify_attention_bias.main(["--output", "-"])
+        stdout.seek(0)
+        self.assert_results(stdout.detach().read())
+
     def test_the_report_is_ascii_and_fits_a_terminal(self) -> None:
         report = run("--output", "-").stderr.decode("ascii")
         self.assertLessEqual(max(map(len, report.splitlines())), 80)

@@ -337,6 +337,8 @@ class Refused(Given):
             "keys": [[-1e30] * 3, [1e30] * 3],
             "mask": [[-1e30, 1e30]],
         }
+        for row in [-1e30, None], [None, 1e30]:
+            self.compute({**inputs, "mask": [row]})
         for bias in [1e30] * 3, [-1e30, 5e-324, 1e30]:
             results, _ = self.compute({**inputs, "query_bias": bias, "key_bias": bias})
             self.assertIs(results["conditions"]["key_bias"]["relative_scores_kept"], True)
