@@ -27,11 +27,11 @@ The words:
     scores           s_ij  (n_q, n_k)           q_i . k_j / sqrt(d_k), before mask and softmax
     weights          p_ij  (n_q, n_k)           softmax of row i of s + m
 
-The scope: one head, q and k of the same size, the same b_K on every key, softmax over a row. A
-mask or any term added to the scores does not touch it. RoPE, QK-norm and attention sinks do:
-there the bias differs from key to key, which a row for each key can express. It is a property
-of this formula, and no advice to take a bias out of a model. Nothing is said of dropout,
-quantization, GPU kernels, or training beyond this: no weight depends on b_K, so its gradient is 0.
+The scope: one head, q and k of the same size, the same b_K on every key, softmax over a row,
+whatever mask or term is added to the scores. Not with RoPE, QK-norm or attention sinks: there the
+bias differs from key to key, which a row for each key can express. It is a property of this
+formula, and no advice to take a bias out of a model. Nothing is said of dropout, quantization,
+GPU kernels, or training beyond this: no weight depends on b_K, so its gradient is zero.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ __version__ = "2.0.0"
 
 PROGRAM = "verify_attention_bias.py"
 TOLERANCE = 1e-12  # relative and absolute, in every check
-
 CLOSED = -math.inf  # in a mask, where a query may not attend to a key
+
 QUERIES = [[1.0, 0.0], [2.0, -1.0]]
 KEYS = [[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]]
 QUERY_BIAS = [0.0, 1.0]
