@@ -13,7 +13,7 @@ from typing import Any, Callable
 from unittest import mock
 
 import verify_attention_bias
-from tests import Exact, exact_scores, exact_softmax, strict_json
+from tests import CONDITIONS, Exact, exact_scores, exact_softmax, strict_json
 from verify_attention_bias import KEY_BIAS, KEYS, QUERIES, QUERY_BIAS
 
 Row = list[float]
@@ -421,6 +421,58 @@ class AllChecks(unittest.TestCase):
         _, results, _ = run_main(softmax_nan)
         self.assertIsNone(results["conditions"]["no_bias"]["weights"][0][0])
         self.assertIsNone(results["checks"][0]["max_error"])
+
+    def test_each_row_is_held(self) -> None:
+        found: list[list[str]] = []
+
+        def note(check: Any, rows: Any) -> Any:
+            found.append([name for name, *_ in check(rows)])
+            return {"passed": True}
+
+        with mock.patch.object(verify_attention_bias, "run_check", note):
+            verify_attention_bias.verify()
+        cases = [f"{name}.weights[{i}].sum()" for name in CONDITIONS for i in (0, 1)]
+        for exception in "zero_query_bias", "level_keys", "per_key_bias":
+            cases += [f"{exception}.{name}.weights[0].sum()" for name in CONDITIONS]
+        both, per_key = "query_and_key_bias", "per_key_bias.key_bias"
+        changes = [
+            row.format(i)
+            for i in (0, 1)
+            for row in (
+                "(query_bias - no_bias).scores[{}]",
+                "changed differences of scores[{}]",
+                "ratios of weights[{}]",
+                "query_bias.weights[{}]",
+            )
+        ]
+        ineffective = [
+            f"{name}.{field}[0]"
+            for name in (
+                "zero_query_bias.no_bias",
+                "zero_query_bias.query_bias",
+                "level_keys.no_bias",
+            )
+            for field in ("scores", "weights")
+        ]
+        shift, weights = "(key_bias - no_bias).scores", "key_bias.weights"
+        self.assertEqual(
+            found,
+            [
+                ["no_bias.scores[0]", "no_bias.weights[0]", *cases],
+                [f"{shift}[0]", "differences of key_bias.scores[0]", f"{weights}[0]"],
+                [f"{weights}[0]"],
+                changes,
+                [f"{both}.{row}" for row in ("scores[0]", "scores[1]", *["weights[0]"] * 2)]
+                + [f"{both}.weights[1]"] * 2,
+                ["no_bias.scores[1]", f"{shift}[1]", "no_bias.weights[1]", *[f"{weights}[1]"] * 2],
+                [
+                    *ineffective,
+                    "level_keys.(query_bias - no_bias).scores[0]",
+                    "level_keys.query_bias.weights[0]",
+                ],
+                [f"{per_key}.scores[0]", f"{per_key}.weights[0]"],
+            ],
+        )
 
     def verdict(self, *rows: Any) -> Any:
         """Return what is said of a check that yields these rows."""
