@@ -436,7 +436,7 @@ class Exact:
 
             # sqrt(d_k) with 256 binary places makes a mask commensurable with the products.
             unit = self.power**2 * Fraction(math.isqrt(len(query) << 512), 1 << 256)
-            sums = [p + unit * Fraction(t) if t > CLOSED else p for p, t in zip(products, mask)]
+            sums = [p + unit * Fraction(t) if CLOSED < t != 0 else p for p, t in zip(products, mask)]
         peak = max(value for value, term in zip(sums, mask) if term > CLOSED)
         # Only differences are rounded: a common shift changes nothing, and no key costs a digit.
         row = self.scaled([value - peak for value in sums])
