@@ -424,23 +424,23 @@ class Exact:
         return [product / unit / self.root for product in products]
 
     def weigh(self, query: Vector, columns: Vector, mask: Vector) -> tuple[Vector, Vector]:
-        """Return the products of a whole query with the keys, and the weights."""
+        """Return the dot products of a whole query with the keys, and the weights."""
         size, half, total = self.size, self.half, sum(map(mul, query, columns)) + self.halves
         raw = total.to_bytes(size * len(mask), "little")
-        products = [
+        dots = [
             int.from_bytes(raw[i : i + size], "little") - half for i in range(0, len(raw), size)
         ]
-        sums = products
+        sums = dots
         if any(mask):
             from fractions import Fraction
 
             # sqrt(d_k) with 256 binary places makes a mask commensurable with the products.
             unit = self.power**2 * Fraction(math.isqrt(len(query) << 512), 1 << 256)
-            sums = [p + unit * Fraction(t) if CLOSED < t != 0 else p for p, t in zip(products, mask)]
+            sums = [p + unit * Fraction(t) if CLOSED < t != 0 else p for p, t in zip(dots, mask)]
         peak = max(value for value, term in zip(sums, mask) if term > CLOSED)
         # Only differences are rounded: a common shift changes nothing, and no key costs a digit.
         row = self.scaled([value - peak for value in sums])
-        return products, softmax([s if t > CLOSED else t for s, t in zip(row, mask)])
+        return dots, softmax([s if t > CLOSED else t for s, t in zip(row, mask)])
 
 
 # Number formats: significant bits, least step, largest number; float64 needs no rounding
