@@ -20,11 +20,11 @@ The words:
 
     query, queries   q_i   (d_k,), (n_q, d_k)   before the bias
     key, keys        k_j   (d_k,), (n_k, d_k)   before the bias
-    query_bias       b_Q   (d_k,)               what a Linear layer adds to each query, to each
-    key_bias         b_K   (d_k,)               key; or a matrix, with a row for each of them
+    query_bias       b_Q   (d_k,) or (n_q, d_k) what a Linear layer adds to every query
+    key_bias         b_K   (d_k,) or (n_k, d_k) and to every key; or a row for each of them
     mask             m_ij  (n_q, n_k)           what the model adds to the scores besides: -inf, or
                                                 null in JSON, where q_i may not attend to k_j
-    scores           s_ij  (n_q, n_k)           q_i . k_j / sqrt(d_k), before mask and softmax
+    scores           s_ij  (n_q, n_k)           q_i . k_j / sqrt(d_k), each with its bias or not
     weights          p_ij  (n_q, n_k)           softmax of row i of s + m
 
 The scope: one head, q and k of the same size, the same b_K on every key, softmax over a row,
@@ -142,7 +142,7 @@ def four(query: Vector, query_bias: Vector, keys: Any, biased_keys: Any) -> Json
 
 
 def rows_of(inputs: JsonObject, name: str) -> Matrix:
-    """Return a bias or the mask as rows to go round: a matrix, one vector for all, or zeros."""
+    """Return a bias or the mask as rows for cycle: a matrix, or one vector for all, given or 0."""
     given, keys = inputs.get(name), inputs["keys"]
     if given is None:
         given = [0.0] * len(keys if name == "mask" else keys[0])
@@ -150,7 +150,7 @@ def rows_of(inputs: JsonObject, name: str) -> Matrix:
 
 
 def attend(query: Vector, keys: Matrix, mask: Vector, form: str) -> Any:
-    """Return scores rounded to a format, and their weights; keys are in it. None past its range."""
+    """Return a query's scores in a format, as keys are already, and weights. None past range."""
     try:
         row = rounded(scores(rounded(query, form), keys), form)
     except ValueError:  # infinities of both signs have no sum
@@ -166,7 +166,7 @@ def farthest(a: Vector, b: Vector) -> tuple[float, int]:
 
 
 def compare_query(case: Any, exact: Exact, stored_keys: JsonObject) -> Compared:
-    """Return the conditions of a query, exact and in the formats, and how far each moves it."""
+    """Return rows (of "exact", products for scores) and changes: by a bias, then by a format."""
     (query, bias, mask), rows, moved = case, {}, {}
     whole_conditions = four(exact.whole(query), exact.whole(bias), *exact.keys)
     for name, (vector, columns) in whole_conditions.items():
@@ -199,10 +199,10 @@ def compare(inputs: JsonObject, keep: bool = True) -> Compared:
     shown: JsonObject = {"change": -1.0}
     for i, case in enumerate(zip(watched(inputs["queries"]), biases, masks)):
         rows, moved = compare_query(case, exact, stored)
-        for key, (distance, j) in moved.items():
-            if i == 0 or distance > largest[key][0]:
-                largest[key] = distance, i, j
-                if key[0] == "exact" and not distance <= shown["change"]:
+        for what, (distance, j) in moved.items():
+            if i == 0 or distance > largest[what][0]:
+                largest[what] = distance, i, j
+                if what[0] == "exact" and not distance <= shown["change"]:
                     shown = {"change": distance, "query": i, "mask": case[2], "moved": moved}
                     shown.update(rows)
         for name, condition in conditions.items() if keep or own else ():
@@ -226,8 +226,8 @@ def compare(inputs: JsonObject, keep: bool = True) -> Compared:
     return results, {**shown, "largest": largest}
 
 
-# The eight checks. A check yields the name of a row, the row itself where it follows from others,
-# and what it should be: a closed form without scores and softmax, or another row.
+# The eight checks. A check yields a name in rows, with the values themselves where they are worked
+# out from rows, and what they should be: a closed form without scores and softmax, or another row.
 
 
 def scores_for(*numerators: int) -> Vector:
@@ -834,7 +834,7 @@ def same_file(one: Any, other: str) -> bool:
     try:
         return os.path.samefile(one, other)
     except (OSError, ValueError):
-        return os.path.realpath(str(one)) == os.path.realpath(other)
+        return os.path.realpath(one or "") == os.path.realpath(other)
 
 
 def command_line(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -891,7 +891,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     show_progress("")
     stream = sys.stderr if "-" in args.outputs else sys.stdout
     encoding = getattr(stream, "encoding", None) or "utf-8"
-    say(report(results, shown, args.outputs, encoding), stream, "the files are written")
+    say(report(results, shown, args.outputs, encoding), stream, "any file asked for is written")
     return int(not results.get("passed", results.get("layer_weights_error", 0) <= LAYER_TOLERANCE))
 
 

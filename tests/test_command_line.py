@@ -331,7 +331,7 @@ class StandardOutputInTrouble(InAFolder):
             done = run(
                 "--output", str(self.output), stdout=stdout, preexec_fn=limit_file_size(20000)
             )
-            self.assert_error(done, "cannot print: ", "; the files are written\n")
+            self.assert_error(done, "cannot print: ", "; any file asked for is written\n")
             self.assert_results(self.output.read_bytes())
             done = run("--output", "-", stdout=stdout, preexec_fn=limit_file_size(20000))
             self.assert_error(done, "cannot print: ")

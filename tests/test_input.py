@@ -377,6 +377,12 @@ class OutputThatIsTheInput(InAFolder):
         with self.output.open("rb") as stdin:
             self.assert_same_refused("--input", "-", "--output", str(self.output), stdin=stdin)
 
+    def test_a_file_named_0_is_not_standard_input(self) -> None:
+        given = self.output.read_bytes()
+        done = run("--input", "-", "--output", "0", input=given, cwd=self.folder)
+        self.assertEqual((done.returncode, done.stderr), (0, b""))
+        self.assertEqual(self.names(), ["0", "results.json"])
+
     @unittest.skipIf(WINDOWS, "Windows has links for few users only")
     def test_by_a_link(self) -> None:
         for make in (os.symlink, os.link):
