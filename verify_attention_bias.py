@@ -142,7 +142,7 @@ def four(query: Vector, query_bias: Vector, keys: Any, biased_keys: Any) -> Json
 
 
 def rows_of(inputs: JsonObject, name: str) -> Matrix:
-    """Return a bias or the mask as rows for cycle: a matrix, or one vector for all, given or 0."""
+    """Return a bias or mask as rows for cycle: a matrix, one vector for all, or one of zeros."""
     given, keys = inputs.get(name), inputs["keys"]
     if given is None:
         given = [0.0] * len(keys if name == "mask" else keys[0])
@@ -150,7 +150,7 @@ def rows_of(inputs: JsonObject, name: str) -> Matrix:
 
 
 def attend(query: Vector, keys: Matrix, mask: Vector, form: str) -> Any:
-    """Return a query's scores in a format, as keys are already, and weights. None past range."""
+    """Return a query's scores in a format, which its keys are in, and weights; None past range."""
     try:
         row = rounded(scores(rounded(query, form), keys), form)
     except ValueError:  # infinities of both signs have no sum
@@ -166,7 +166,7 @@ def farthest(a: Vector, b: Vector) -> tuple[float, int]:
 
 
 def compare_query(case: Any, exact: Exact, stored_keys: JsonObject) -> Compared:
-    """Return rows (of "exact", products for scores) and changes: by a bias, then by a format."""
+    """Return its rows, scores or exact products, with weights; and what bias and format move."""
     (query, bias, mask), rows, moved = case, {}, {}
     whole_conditions = four(exact.whole(query), exact.whole(bias), *exact.keys)
     for name, (vector, columns) in whole_conditions.items():
@@ -196,15 +196,15 @@ def compare(inputs: JsonObject, keep: bool = True) -> Compared:
     biases, masks = cycle(rows_of(inputs, "query_bias")), cycle(rows_of(inputs, "mask"))
     conditions: JsonObject = {name: {"scores": [], "weights": []} for name in CONDITIONS}
     largest: JsonObject = {}
-    shown: JsonObject = {"change": -1.0}
+    shown: JsonObject = {}
     for i, case in enumerate(zip(watched(inputs["queries"]), biases, masks)):
         rows, moved = compare_query(case, exact, stored)
         for what, (distance, j) in moved.items():
             if i == 0 or distance > largest[what][0]:
                 largest[what] = distance, i, j
-                if what[0] == "exact" and not distance <= shown["change"]:
-                    shown = {"change": distance, "query": i, "mask": case[2], "moved": moved}
-                    shown.update(rows)
+        change = max(moved["exact", name][0] for name in CONDITIONS)
+        if i == 0 or change > shown["change"]:
+            shown = {"change": change, "query": i, "mask": case[2], "moved": moved, **rows}
         for name, condition in conditions.items() if keep or own else ():
             for values, row in zip(condition.values(), rows["float64", name]):
                 values.append(row)
@@ -568,7 +568,7 @@ def json_text(value: Any, indent: str = "\n") -> str:
 
 PAIRED = "no_bias", "key_bias", "query_bias", "query_and_key_bias"
 LABELS = {name: name.replace("_", " ") for name in PAIRED}
-LAYER_TOLERANCE = 0.01  # a float32 layer is within 1e-6 of what is computed for it
+LAYER_TOLERANCE = 0.01  # a float32 layer is within about 1e-6 of what is computed for it
 TITLE = "Query bias and key bias in one attention head, score = q . k / sqrt(d_k)"
 THE_LAYER = "The layer's own weights are within {:.2g} of those computed with both biases."
 NOT_THE_LAYER = """NOT THIS LAYER: its own weights are up to {:.2g} from those with both biases.
@@ -617,8 +617,8 @@ def visible(text: str, encoding: str, columns: int = 10000) -> str:
 def header(inputs: JsonObject, encoding: str) -> list[str]:
     """Return lines that tell what the inputs are."""
     vectors = [brief(inputs.get(name)) for name in FIELDS[1:5]]
-    lines = ["queries {}; keys {}".format(*vectors), "b_Q {2}; b_K {3}".format(*vectors)]
-    return [*lines, visible(inputs.get("description") or "", encoding, 90)]
+    text = visible(inputs.get("description") or "", encoding, 90)
+    return "queries {}; keys {}\nb_Q {}; b_K {}\n{}".format(*vectors, text).splitlines()
 
 
 def entries(shown: JsonObject, name: str) -> Tuples:
@@ -669,7 +669,7 @@ def report(results: JsonObject, shown: JsonObject, outputs: list[str], encoding:
     layer, key_bias = results.get("layer_weights_error"), inputs.get("key_bias")
     names = ["to standard output" if name == "-" else visible(name, encoding) for name in outputs]
     end = f"wrote {' and '.join(names)}" if names else "nothing written, as there is no --output"
-    title = "\n".join([TITLE, *header(inputs, encoding)]).rstrip()
+    title = "\n".join([TITLE, *header(inputs, encoding)])
     blocks = [title, table(shown), *tables(shown["largest"])]
     lines = ["     check                              error claim"]
     for check in checks:
