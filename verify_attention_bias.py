@@ -397,7 +397,7 @@ class Exact:
         keys, key_biases = inputs["keys"], rows_of(inputs, "key_bias")
         rows = [*inputs["queries"], *rows_of(inputs, "query_bias"), *keys, *key_biases]
         self.power = max(value.as_integer_ratio()[1] for row in rows for value in row)
-        sum_of_two = 2 * self.power * (int(max(max(map(abs, row)) for row in rows)) + 1)
+        sum_of_two = 2 * self.power * math.ceil(max(max(map(abs, row)) for row in rows))
         self.root = math.sqrt(len(keys[0]))
         self.size = (len(keys[0]) * sum_of_two**2).bit_length() // 8 + 1
         self.half = 1 << 8 * self.size - 1

@@ -181,6 +181,8 @@ class Layers(Heads):
             given = {**inputs, "layer_weights": [[0.5, 0.5 + off]]}
             results, _ = self.answer(given, code)
             self.assert_exact(results["layer_weights_error"], abs(off))
+        closed = {**inputs, "mask": [[0.0, None]], "layer_weights": [[1.0, 0.01]]}
+        self.assertEqual(self.answer(closed)[0]["layer_weights_error"], 0.01)
         for other in ([0.9, 0.1], [0.5, 0.5]), ([0.5, 0.5], [0.9, 0.1]):
             given = {**inputs, "queries": [[0.0], [0.0]], "layer_weights": list(other)}
             results, _ = self.answer(given, 1)
@@ -280,6 +282,25 @@ class OtherHeads(Heads):
                 self.assertEqual(result["inputs"], given)
                 self.assertEqual(result["conditions"], results[0]["conditions"])
                 self.assertEqual(result["formats"], results[0]["formats"])
+
+    def test_zeros_alone(self) -> None:
+        zeros = {"queries": [[0.0, 0.0]], "keys": [[0.0, -0.0]] * 3, "key_bias": [0.0, 0.0]}
+        results, _ = self.assert_true(zeros)
+        self.assert_exact(results["conditions"]["key_bias"]["weights"], [[Fraction(1, 3)] * 3])
+
+    def test_numbers_at_the_ends_of_a_digit(self) -> None:
+        for size in 1.0, 127.0, 128.0, 255.0, 256.0, 2.0**31, 2.0**-31, 0.75:
+            for signs in (1, 1), (1, -1), (-1, -1):
+                inputs = {
+                    "queries": [[signs[0] * size] * 2],
+                    "keys": [[signs[1] * size] * 2, [-signs[1] * size] * 2, [0.0, 0.0]],
+                    "query_bias": [signs[0] * size] * 2,
+                    "key_bias": [signs[1] * size] * 2,
+                }
+                results, _ = self.answer(inputs)
+                for name in CONDITIONS[1:]:
+                    kept = results["conditions"][name]["relative_scores_kept"]
+                    self.assertIs(kept, kept_exactly(inputs, name))
 
     def test_biases_of_any_size(self) -> None:
         for size in 1e-9, 30.0, 600.0, 1e5:

@@ -420,6 +420,20 @@ class Progress(Given):
         self.assertLessEqual(len(texts), 122)
         self.assertTrue(shown.endswith(b"\r" + b" " * 16 + b"\r"))
 
+    def test_what_is_shown_is_shown_at_once(self) -> None:
+        class Terminal(io.StringIO):
+            flushed: list[str] = []
+
+            def isatty(self) -> bool:
+                return True
+
+            def flush(self) -> None:
+                self.flushed.append(self.getvalue())
+
+        with contextlib.redirect_stderr(Terminal()) as terminal:
+            verify_attention_bias.show_progress("half way")
+        self.assertEqual(terminal.flushed, ["\rhalf way        \r"])
+
     def test_elsewhere_it_does_not(self) -> None:
         given = json.dumps({**BUILT_IN, "queries": [[1.0, 0.0]] * 300}).encode()
         done = run("--input", "-", "--output", str(self.output), input=given)
